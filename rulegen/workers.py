@@ -26,7 +26,7 @@ from rulegen.journal import generator_digest
 from rules_db.databases import PATIENCE
 from rules_db.files import StoreError
 
-__all__ = ["Cluster", "Here", "Processes", "UnitWorkers", "new_pool", "open_workers"]
+__all__ = ["Cluster", "Here", "Processes", "UnitWorkers", "begin_worker", "interrupts_later", "new_pool", "open_workers"]
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Processes(UnitWorkers):
             waiting = [place for place in range(given, len(units)) if place not in results]
             futures: dict[int, Future[_R]] = {}
             try:
-                with _interrupts_later():  # until every process ignores them
+                with interrupts_later():  # until every process ignores them
                     pool = self._started()
                     futures = {place: pool.submit(function, units[place]) for place in waiting}
                 for place in range(given, len(units)):
@@ -108,7 +108,7 @@ class Processes(UnitWorkers):
 
 
 @contextmanager
-def _interrupts_later() -> Iterator[None]:
+def interrupts_later() -> Iterator[None]:
     """Holds interrupts back: a process that is forked meanwhile never sees one."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -128,10 +128,10 @@ def new_pool(jobs: int, fresh: bool = False) -> ProcessPoolExecutor:
     """
     # A fork spares the imports. Z3 and NumPy prepare their threads for it; system libraries do on Linux alone.
     context = multiprocessing.get_context("fork" if sys.platform == "linux" and not fresh else "spawn")
-    return ProcessPoolExecutor(jobs, context, _begin)
+    return ProcessPoolExecutor(jobs, context, begin_worker)
 
 
-def _begin() -> None:
+def begin_worker() -> None:
     """In a worker process: it ends when the first process tells it to, or is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_first, daemon=True).start()

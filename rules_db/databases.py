@@ -33,6 +33,12 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.05, 4.0
 _WRITERS = 0x6F6E6E78
 """The number of the advisory lock."""
 
+LONGEST_PAUSE = 20.0
+"""Seconds for which a client may say nothing while it holds the writers' lock: a server takes one that is stopped for lost."""
+
+_PAUSED = "25P03"
+"""SQLSTATE of a transaction that a server ended since its client was stopped."""
+
 _LOST_RACE = ("40001", "40P01", "23505")
 """SQLSTATE of a transaction that lost against another one, and may be done again: serialization, deadlock, the same row."""
 
@@ -78,7 +84,8 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
         connection = connection.execution_options(writes=True)
         with connection.begin():
             if engine.dialect.name == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_WRITERS)))
+                limit = sa.func.set_config("idle_in_transaction_session_timeout", str(int(1000 * LONGEST_PAUSE)), True)
+                connection.execute(sa.select(limit, sa.func.pg_advisory_xact_lock(_WRITERS)))
             yield connection
 
 
@@ -130,4 +137,5 @@ class Retries:
         state = getattr(problem.orig, "sqlstate", None) or getattr(problem.orig, "pgcode", None)
         if state is None:  # no answer at all: refused, or broken off
             return isinstance(problem, sa.exc.OperationalError)
-        return state in _LOST_RACE or state.startswith(("08", "57P", "533"))  # connections, shutdown and start, too many
+        # connections, shutdown and start, too many, paused
+        return state in _LOST_RACE or state.startswith(("08", "57P", "533", _PAUSED))

@@ -237,6 +237,15 @@ class RuleStore:
                 way_out = "check the URL and that the database server answers"
             raise StoreError(f"{self._name}: {reason}; {way_out}") from None
 
+    def transact(self, action: Callable[[sa.Connection], _Result], *, writes: bool = True) -> _Result:
+        """What an action on other tables of the database gives, in a transaction; it may be done twice. Raises StoreError."""
+
+        def act() -> _Result:
+            with writing(self._engine) if writes else self._engine.connect() as connection:
+                return action(connection)
+
+        return self._guard(act)
+
     def add(self, rule: Rule, trust: Trust = Trust.PROVED) -> bool:
         """Checks a rule and stores it; false where it is there already.
 

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from mugraph.console import result_console
 from mugraph.files import is_device
+from rulegen.commons import SharedWorkers
 from rulegen.workers import Cluster, UnitWorkers, open_workers
 from rules_db.databases import PATIENCE, without_password
 from rules_db.files import check_writable
@@ -38,6 +39,7 @@ __all__ = [
     "scheduler_option",
     "store_rules",
     "tell",
+    "together_option",
     "trust_option",
     "working",
 ]
@@ -82,9 +84,23 @@ scheduler_option = click.option(
 )
 
 
+together_option = click.option(
+    "--together",
+    metavar="URL",
+    help="Share the work through a database: with who runs the same command, or 'rulegen work URL'.",
+)
+
+
 @contextmanager
-def working(jobs: int, scheduler: str | None) -> Iterator[UnitWorkers]:
+def working(jobs: int, scheduler: str | None, together: str | None = None) -> Iterator[UnitWorkers]:
     """The workers that the options name; tells where a cluster shows what goes on. Raises StoreError."""
+    if together is not None:
+        if scheduler is not None:
+            raise click.UsageError("--together and --scheduler are two ways to share the work; give one")
+        check_targets(together)
+        with SharedWorkers(together, jobs) as shared:
+            yield shared
+        return
     with open_workers(jobs, scheduler) as workers:
         if isinstance(workers, Cluster):
             tell(f"{workers.count} threads work at {scheduler}; its dashboard: {workers.dashboard}")

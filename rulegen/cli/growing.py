@@ -25,6 +25,7 @@ from rulegen.cli.console import (
     rules_file_option,
     scheduler_option,
     store_rules,
+    together_option,
     working,
 )
 from rulegen.cli.texts import kernels_text, mined_text, shipped_text
@@ -123,6 +124,7 @@ def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
 @click.option("--tested", "with_tests", is_flag=True, help="Take polynomial rules without a proof too, on bounded tests.")
 @jobs_option
 @scheduler_option
+@together_option
 @_fresh
 def grow_command(
     group: tuple[str, tuple[Workload, ...]],
@@ -136,6 +138,7 @@ def grow_command(
     with_tests: bool,
     jobs: int,
     scheduler: str | None,
+    together: str | None,
     fresh: bool,
 ) -> None:
     """Grows the rules of an operator group.
@@ -147,7 +150,7 @@ def grow_command(
     if shared:
         parts = tuple(replace(part, shared=True) for part in parts)
     known = shipped_rules() if beyond_shipped else ()
-    with working(jobs, scheduler) as workers:
+    with working(jobs, scheduler, together) as workers:
         growths, journals = _grow(parts, max_ops, seed, fresh, workers, known)
     for growth in growths if with_tests else ():
         growth.rules += rules_on_tests(growth)
@@ -201,7 +204,9 @@ def _tell_contradicted(growths: Iterable[Growth]) -> None:
 @click.option(
     "--device", type=click.Choice(list(LIMITS)), default="h200", show_default=True, help="With --kernels: whose memory they fit."
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="With --kernels: processes that search.")
+@jobs_option
+@scheduler_option
+@together_option
 @_fresh
 def mine_command(
     models: tuple[Path, ...],
@@ -217,6 +222,8 @@ def mine_command(
     seconds: float,
     device: str,
     jobs: int,
+    scheduler: str | None,
+    together: str | None,
     fresh: bool,
 ) -> None:
     """Finds rules for what models spell out.
@@ -237,13 +244,14 @@ def mine_command(
     graphs = {name: model.graph for name, model in loaded.items()}
     if kernels:
         how = KernelSearch(EnumerationLimits(operators=block_ops, seconds=seconds), LIMITS[device], seed=seed)
-        _mine_kernels(graphs, how, jobs, fresh, rules, out)
+        with working(jobs, scheduler, together) as workers:
+            _mine_kernels(graphs, how, workers, fresh, rules, out)
         return
     cutting = Cutting(leaves=leaves, operators=operators)
     digests = {name: model.digest() for name, model in loaded.items()}
     journal = Journal.of({"group": "mine", "how": cutting, "seed": seed, "models": digests}, fresh=fresh)
-    with bar("mine") as show:
-        mining = mine(graphs, cutting, seed, show, journal)
+    with working(jobs, scheduler, together) as workers, bar("mine") as show:
+        mining = mine(graphs, cutting, seed, show, journal, workers)
     if after:
         mining.rules = remaining(mining.rules, (rule for file in after for rule in open_rules(str(file))))
     if out is not None:
@@ -265,12 +273,12 @@ def mine_command(
 
 
 def _mine_kernels(
-    graphs: Mapping[str, Graph], how: KernelSearch, jobs: int, fresh: bool, rules: str | None, out: Path | None
+    graphs: Mapping[str, Graph], how: KernelSearch, workers: UnitWorkers, fresh: bool, rules: str | None, out: Path | None
 ) -> None:
     """Searches kernels for the subprograms of models, and writes the rules that lead to them."""
     journal = Journal.of({"group": "kernels", "how": how}, fresh=fresh)
     with bar("search kernels") as show:
-        outcomes = mine_kernels(graphs, SubprogramBounds(), how, journal, show, jobs)
+        outcomes = mine_kernels(graphs, SubprogramBounds(), how, journal, show, workers)
     found = list({rule.id: rule for one in outcomes for rule in one.rules}.values())
     if out is not None:
         write_text(out, kernels_text(found, how.seed))
@@ -296,8 +304,9 @@ def _mine_kernels(
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
 @jobs_option
 @scheduler_option
+@together_option
 @_fresh
-def ship_command(out: Path, seed: int, jobs: int, scheduler: str | None, fresh: bool) -> None:
+def ship_command(out: Path, seed: int, jobs: int, scheduler: str | None, together: str | None, fresh: bool) -> None:
     """Grows every group that ships and writes FOLDER/GROUP.rules.
 
     It resumes where it stopped, as grow does.
@@ -307,7 +316,7 @@ def ship_command(out: Path, seed: int, jobs: int, scheduler: str | None, fresh: 
     shipped = {name: parts for name, parts in GROUPS.items() if parts[0].ships}
     for name in shipped:
         check_writable(out / f"{name}.rules")
-    with working(jobs, scheduler) as workers:
+    with working(jobs, scheduler, together) as workers:
         for name, parts in shipped.items():
             grown[name], made = _grow(parts, None, seed, fresh, workers)
             journals += made

@@ -12,12 +12,15 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from rulegen.cli.console import jobs_option, name_of, output, trust_option
+from rulegen.cli.lending import work_told
+from rulegen.journal import generator_digest
 from rulegen.share.audit import audit
 from rules_db.entries import Usable
 from rules_db.files import StoreError
 from rules_db.history import Action, broken_link, differences, never_accepted
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
+from rules_db.units import UnitTable
 
 __all__ = ["prune_command", "remove_command", "status_command", "verify_log_command"]
 
@@ -25,13 +28,15 @@ __all__ = ["prune_command", "remove_command", "status_command", "verify_log_comm
 @click.command("status")
 @click.argument("database", metavar="URL")
 def status_command(database: str) -> None:
-    """Says who wrote a database's rules, and which serve here.
+    """Says who wrote a database's rules, and which serve here; and what work stands there.
 
     Of those that this version cannot use it says why. Other versions may know operators, guards and properties that this one does
     not, and the other way round.
     """
     with RuleStore.open(database, create=False) as store:
         entries, writers = store.entries(), store.writers()
+        work = UnitTable.existing(store, generator_digest())
+        working = "" if work is None else work_told(work)
     usable, console = Usable.of(entries, Trust.TESTED), output()
     table = Table("written by", "rules", "usable here", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     by = {entry.name: str(writers.get(entry.name, "-")) for entry in entries}
@@ -44,6 +49,8 @@ def status_command(database: str) -> None:
     console.print(
         f"{len(entries)} rules in {name_of(database)}: {len(usable.rules)} usable, {len(usable.skipped)} not", markup=False
     )
+    if working:
+        console.print(f"work: {working}", markup=False)
 
 
 @click.command("remove")

@@ -11,6 +11,7 @@ from mugraph.console import USER_EXIT, run_click
 from rulegen.cli.auditing import audit_command
 from rulegen.cli.growing import grow_command, mine_command, ship_command
 from rulegen.cli.keeping import prune_command, remove_command, status_command, verify_log_command
+from rulegen.cli.lending import work_command
 from rulegen.cli.sharing import export_command, import_command, merge_command, pull_command, push_command
 from rulegen.cli.showing import explain_command, prove_command, show_command, stats_command
 from rulegen.cli.spelling import spell_command
@@ -32,6 +33,7 @@ for _command in (
     mine_command,
     spell_command,
     ship_command,
+    work_command,
     stats_command,
     show_command,
     explain_command,

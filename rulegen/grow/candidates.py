@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from mugraph.terms.text import parse_type
 from rulegen.candidate import CandidateRule, candidate_types
+from rulegen.commons import unit_of_work
 from rulegen.enumerate.enumeration import enumerate_terms
 from rulegen.enumerate.pairs import multi_output_pairs, single_pairs, unique_up_to_renaming, worthwhile
 from rulegen.grow.growth import Growth, Stage, StageClock
@@ -19,7 +21,7 @@ from rulegen.prune.instances import Typing, commuted, drop_instances, generalise
 from rulegen.workers import UnitWorkers
 from rules_db.trust.rule import Side
 
-__all__ = ["GatedCandidates", "gated_candidates"]
+__all__ = ["GatedCandidates", "delta_data", "gated_candidates"]
 
 _MOST_TESTS = 64
 """A bound that wants more tests is none in practice."""
@@ -145,16 +147,21 @@ def _passed(candidates: list[CandidateRule], seed: int, workers: UnitWorkers, jo
         piece = candidates[start : start + _PIECE]
 
         def deltas(units: list[CandidateRule] = piece) -> list[str | None]:
-            return list(workers.map(_delta, [(candidate, seed) for candidate in units]))
+            return list(workers.map(delta_data, [[pack(candidate), seed] for candidate in units]))
 
         found = journal.recalled(f"field {start}", deltas)
         passed |= {candidate: delta for candidate, delta in zip(piece, found, strict=True) if delta is not None}
     return passed
 
 
-def _delta(unit: tuple[CandidateRule, int]) -> str | None:
-    """How likely a false candidate passes the tests that one passes; ``None`` where it does not. A unit of work."""
-    candidate, seed = unit
+@unit_of_work
+def delta_data(unit: list[Any]) -> str | None:
+    """How likely a false candidate passes the tests that one passes; ``None`` where it does not.
+
+    Args:
+        unit: a candidate as journals have it, and the seed of the tests.
+    """
+    candidate, seed = unpack(unit[0]), unit[1]
     bound = error_bound(candidate.source, candidate.target)
     count = 3 if bound is None else max(3, tests_needed(bound))
     if count > _MOST_TESTS:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import pickle
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from mugraph.ops import traits_of
 from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term
 from rulegen.candidate import CandidateRule, candidate_types, symbols_of
+from rulegen.commons import unit_of_work
 from rulegen.grow.growth import Growth
+from rulegen.journal import pack, unpack
 from rulegen.numeric.floats import FloatVerdict, float_test
 from rulegen.numeric.trials import contradicted, try_out
 from rulegen.prove.prover import Proof, Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_numbers, generalise_terms
 from rulegen.rules import GENERATOR_VERSION
 from rulegen.workloads.workload import Workload
-from rules_db.exchange import format_rule
+from rules_db.exchange import format_rule, parse_conditions
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["FATES", "CertificationUnit", "Certifier", "Prospect", "prospect", "shared_prover"]
+__all__ = ["FATES", "Certifier", "Prospect", "prospect_data", "shared_prover"]
 
 FATES = frozenset(["derived", "lost", "unproved", "proved and derived", "suspicious"])
 """The ends of a candidate that becomes no rule."""
@@ -41,21 +44,26 @@ class Prospect:
     fate: str
     conditions: tuple[Condition, ...] | None = None
 
-
-@dataclass(frozen=True)
-class CertificationUnit:
-    """A candidate with all that its prospect rests on: a unit of work (:mod:`rulegen.workers`)."""
-
-    workload: Workload
-    max_ops: int
-    seed: int
-    candidate: CandidateRule
-    delta: str
+    @staticmethod
+    def of_data(data: list[Any]) -> Prospect:
+        """The prospect that :func:`prospect_data` tells."""
+        fate, conditions = data
+        return Prospect(fate, None if conditions is None else parse_conditions(conditions) if conditions else ())
 
 
-def prospect(unit: CertificationUnit) -> Prospect:
-    """What becomes of a candidate that no rules derive, wherever that is found out."""
-    return _certifier(pickle.dumps((unit.workload, unit.max_ops, unit.seed))).prospect(unit.candidate, unit.delta)
+@unit_of_work
+def prospect_data(unit: list[Any]) -> list[Any]:
+    """What becomes of a candidate that no rules derive, wherever that is found out.
+
+    Args:
+        unit: as :meth:`Certifier.unit` makes it.
+
+    Returns:
+        A :class:`Prospect` as JSON can say it: its fate, and its conditions as a rule has them.
+    """
+    growth, candidate, delta = unit
+    found = _certifier(json.dumps(growth)).prospect(unpack(candidate), delta)
+    return [found.fate, None if found.conditions is None else ", ".join(map(str, found.conditions))]
 
 
 @lru_cache(maxsize=1)
@@ -77,9 +85,10 @@ class Certifier:
         self._max_ops, self._delta = growth.max_ops, delta
         self._prover, self._axioms = shared_prover(), load_axioms()
 
-    def unit(self, candidate: CandidateRule) -> CertificationUnit:
-        """What :func:`prospect` asks for."""
-        return CertificationUnit(self.workload, self._max_ops, self.seed, candidate, self._delta.get(candidate, "none"))
+    def unit(self, candidate: CandidateRule) -> list[Any]:
+        """A candidate with all that its prospect rests on."""
+        growth = [self.workload.as_data(), self._max_ops, self.seed]
+        return [growth, pack(candidate), self._delta.get(candidate, "none")]
 
     def prospect(self, candidate: CandidateRule, delta: str | None = None) -> Prospect:
         """What becomes of a candidate that no rules derive; ``delta`` where it is not one of the growth's own."""
@@ -172,6 +181,7 @@ class Certifier:
 
 
 @lru_cache(maxsize=2)
-def _certifier(growth: bytes) -> Certifier:
+def _certifier(growth: str) -> Certifier:
     """A worker's own, which keeps what it knows of terms from unit to unit."""
-    return Certifier(Growth(*pickle.loads(growth)), {})
+    workload, max_ops, seed = json.loads(growth)
+    return Certifier(Growth(Workload.of_data(workload), max_ops, seed), {})

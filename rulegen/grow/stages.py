@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rulegen.candidate import CandidateRule
 from rulegen.grow.candidates import gated_candidates
-from rulegen.grow.certification import FATES, Certifier, Prospect, prospect, shared_prover
+from rulegen.grow.certification import FATES, Certifier, Prospect, prospect_data, shared_prover
 from rulegen.grow.growth import Growth, Stage, StageClock
 from rulegen.grow.selection import macros, minimal, ranked
 from rulegen.journal import Journal
@@ -140,13 +140,16 @@ class _Grower:
         What becomes of those that the rules so far do not derive is found out for several at the same time. Each is asked again
         in its turn, when all rules before it are there: so nothing depends on how many are found out together.
         """
-        size = _AHEAD * self.workers.count
-        for start in range(0, len(candidates), size):
+        start = 0
+        while start < len(candidates):
+            size = _AHEAD * self.workers.count  # there may be more by now
             window = {f"candidate {n}": c for n, c in enumerate(candidates[start : start + size], start)}
             recorded = {key: self.journal.get(key) for key in window}
             ahead = [c for key, c in window.items() if recorded[key] is None] if self.workers.count > 1 else []
             asked = [candidate for candidate in ahead if not deriver.derives(candidate)]
-            prospects = dict(zip(asked, self.workers.map(prospect, list(map(certifier.unit, asked))), strict=True))
+            found = map(Prospect.of_data, self.workers.map(prospect_data, list(map(certifier.unit, asked))))
+            prospects = dict(zip(asked, found, strict=True))
+            start += size
             for key, candidate in window.items():
                 fate = recorded[key]
                 if fate is None:

@@ -11,8 +11,10 @@ follow from several.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +24,9 @@ from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, ShapeError, Undecided
 from mugraph.terms.term import format_term, walk
-from mugraph.terms.text import parse_term
+from mugraph.terms.text import parse_term, parse_type
 from rulegen.candidate import CandidateRule, symbols_of
+from rulegen.commons import unit_of_work
 from rulegen.journal import Journal
 from rulegen.mine.certified import Contradicted, certified
 from rulegen.mine.composites import applications, is_composite, is_product
@@ -38,14 +41,21 @@ from rulegen.mine.supply import supply_of
 from rulegen.mine.values import ConeValues, agree
 from rulegen.numeric.floats import float_test
 from rulegen.prove.prover import Prover
+from rulegen.workers import Here, UnitWorkers
+from rules_db.entries import unproved
 from rules_db.exchange import format_rule, parse_rule
+from rules_db.files import StoreError
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["Mining", "mine"]
+__all__ = ["Mining", "mine", "record_data"]
 
 _UNPROVED, _SUSPICIOUS, _LOST = "unproved", "suspicious", "lost"
 _FATES = frozenset([_UNPROVED, _SUSPICIOUS, _LOST])
 """The ends of a pair that becomes no rule."""
+
+
+_AHEAD = 8
+"""Cones for each worker that are looked at together."""
 
 
 @dataclass
@@ -71,6 +81,7 @@ def mine(
     seed: int = 0,
     progress: Callable[[int, int], None] = lambda done, total: None,
     journal: Journal | None = None,
+    workers: UnitWorkers | None = None,
 ) -> Mining:
     """Mines models. Equal arguments give equal rules in equal order.
 
@@ -80,13 +91,19 @@ def mine(
         seed: of all random inputs.
         progress: called with the number of models done and that of all.
         journal: of the cones that an earlier run with equal arguments looked at; those of this one are recorded.
+        workers: that compare and prove; this process where left out. The rules do not depend on them.
     """
-    miner, seen = _Miner(seed, journal or Journal()), set[object]()
+    miner, seen, workers = _Miner(seed, journal or Journal()), set[object](), workers or Here()
     for count, (name, graph) in enumerate(models.items(), 1):
         pieces = itertools.chain(cones(graph, limits), _all_of(graph, limits or Cutting()))
         lifted = sorted(_lifted(pieces, seen), key=lambda c: (c.operators, len(c.roots), str(c.roots)))
-        for cone in lifted:
-            miner.look_at("-".join(name.split()), cone)
+        model, start = "-".join(name.split()), 0
+        while start < len(lifted):
+            window = lifted[start : start + _AHEAD * workers.count]
+            start += len(window)
+            miner.look_ahead(model, window, workers)
+            for cone in window:
+                miner.look_at(model, cone)
         progress(count, len(models))
     return miner.mining
 
@@ -141,6 +158,30 @@ class _Miner:
 
     def look_at(self, model: str, cone: Cone) -> None:
         """Finds, certifies and enters the rules that begin with the cone, normalised by the rules found so far."""
+        for form in self._forms(cone):
+            if cone_key(form) not in self._seen:
+                self._seen.add(cone_key(form))
+                self.mining.cones += 1
+                self._enter(model, form)
+
+    def look_ahead(self, model: str, window: Sequence[Cone], workers: UnitWorkers) -> None:
+        """Has workers find out what will be asked of some cones, as the rules found so far normalise them.
+
+        Each is asked again in its turn, when all rules before it are there: what was found out for another form is not used.
+        """
+        if workers.count == 1:
+            return
+        forms = {_key(model, form): form for cone in window for form in self._forms(cone) if cone_key(form) not in self._seen}
+        new = {key: form for key, form in forms.items() if self._journal.get(key) is None}
+        units = [[self.seed, model, *_packed(form)] for form in new.values()]
+        for key, record in zip(new, workers.map(record_data, units), strict=True):
+            for rule in (parse_rule(fate) for _, fate in record if fate not in _FATES):
+                if reason := unproved(rule):
+                    raise StoreError(f"a worker sent rule {rule.id}, which is {reason}")
+            self._journal.put(key, record)
+
+    def _forms(self, cone: Cone) -> Iterator[Cone]:
+        """The cone as the rules found so far normalise it; rules that are found on the way count for what follows."""
         if any(t.dtype not in FLOATS | {DataType.BOOL} for t in cone.types.values()):
             return
         plain = self.plain.normal(cone.roots, cone.types)
@@ -150,10 +191,8 @@ class _Miner:
             roots = further.normal(plain, cone.types)
             left = {t.name for t in walk(roots) if t.is_var}
             form = named(Cone(roots, {name: t for name, t in cone.types.items() if name in left}))
-            if cone_key(form) not in self._seen and all(root.inputs for root in roots):
-                self._seen.add(cone_key(form))
-                self.mining.cones += 1
-                self._enter(model, form)
+            if all(root.inputs for root in roots):
+                yield form
 
     def _enter(self, model: str, cone: Cone) -> None:
         """The rules of one form of a cone."""
@@ -182,14 +221,13 @@ class _Miner:
 
     def _recalled(self, model: str, cone: Cone) -> list[tuple[Side, str]]:
         """The programs that agree with a cone, and what became of each, from the journal where the cone was looked at before."""
-        typing = ", ".join(f"{name}:{type_}" for name, type_ in cone.types.items())
-        key = f"{model}: {'; '.join(map(format_term, cone.roots))} | {typing}"
-        record = self._journal.get(key)
-        if record is None:
-            programs = [target for target in self._equal_programs(cone) if target != cone.roots]
-            record = [[[format_term(root) for root in target], self._fate(model, cone, target)] for target in programs]
-            self._journal.put(key, record)
+        record = self._journal.recalled(_key(model, cone), partial(self.record, model, cone))
         return [(tuple(map(parse_term, roots)), fate) for roots, fate in record]
+
+    def record(self, model: str, cone: Cone) -> list[list[Any]]:
+        """The programs that agree with a cone, and what becomes of each, as JSON can say it."""
+        programs = [target for target in self._equal_programs(cone) if target != cone.roots]
+        return [[[format_term(root) for root in target], self._fate(model, cone, target)] for target in programs]
 
     def _equal_programs(self, cone: Cone) -> list[Side]:
         """Composite operators and parts of the cone that agree with it on random inputs."""
@@ -247,6 +285,34 @@ class _Miner:
         except Contradicted:
             return _SUSPICIOUS
         return _LOST if rule is None else format_rule(rule)
+
+
+@unit_of_work
+def record_data(unit: list[Any]) -> list[list[Any]]:
+    """The programs that agree with a cone, wherever that is found out.
+
+    Args:
+        unit: the seed, the model, and the cone's roots and types.
+    """
+    seed, model, roots, types = unit
+    cone = Cone(tuple(map(parse_term, roots)), {name: parse_type(text) for name, text in types.items()})
+    return _miner(seed).record(model, cone)
+
+
+@lru_cache(maxsize=2)
+def _miner(seed: int) -> _Miner:
+    """A worker's own, which keeps what it knows of programs from unit to unit."""
+    return _Miner(seed, Journal())
+
+
+def _packed(cone: Cone) -> list[Any]:
+    return [[format_term(root) for root in cone.roots], {name: str(type_) for name, type_ in cone.types.items()}]
+
+
+def _key(model: str, cone: Cone) -> str:
+    """Of a cone in a journal."""
+    typing = ", ".join(f"{name}:{type_}" for name, type_ in cone.types.items())
+    return f"{model}: {'; '.join(map(format_term, cone.roots))} | {typing}"
 
 
 def _preference(target: Side) -> tuple[int, bool, str]:

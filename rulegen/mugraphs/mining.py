@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
+from mugraph.blocks.schedule import DeviceLimits
 from mugraph.graph import Graph
 from mugraph.terms.term import format_term
+from mugraph.terms.text import parse_term, parse_type
+from rulegen.commons import unit_of_work
 from rulegen.journal import Journal
+from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.goals import Goal
 from rulegen.mugraphs.lax import SubprogramBounds, goals_of, parts_of
 from rulegen.mugraphs.search import FoundKernels, KernelSearch, search
-from rulegen.workers import new_pool
+from rulegen.workers import Here, UnitWorkers
+from rules_db.entries import proved
 from rules_db.exchange import format_rule, parse_rule
+from rules_db.trust.certificate import Trust
 
-__all__ = ["goals_and_parts", "mine_kernels", "searched"]
+__all__ = ["goals_and_parts", "mine_kernels", "search_data", "searched"]
 
 _LEAST_SHARE = 0.1
 """Of the time that is left, for a goal, however many wait: whole subprograms come before their parts."""
 
-_BEGUN = 4
-"""Goals that are begun beside the one that is waited for, for each process."""
 _COUNTS = ("operators", "states", "pruned", "candidates", "refuted", "results", "tried", "seconds", "note")
 
 
@@ -40,7 +42,7 @@ def mine_kernels(
     how: KernelSearch,
     journal: Journal | None = None,
     show: Callable[[int, int], None] = lambda done, known: None,
-    jobs: int = 1,
+    workers: UnitWorkers | None = None,
 ) -> list[FoundKernels]:
     """The kernels found for the Lax subprograms of models and their parts, one outcome a goal.
 
@@ -49,10 +51,25 @@ def mine_kernels(
         bounds, how: of the subprograms, and of the search for each.
         journal: of the goals that an earlier run searched.
         show: called with the number of goals that are done and that are known.
-        jobs: processes that search; the outcome is the same with several, but for what a limit of seconds stops.
+        workers: that search; this process where left out. The outcome is the same, but for what a limit of seconds stops.
+
+    Raises:
+        StoreError: a worker sends a rule that does not stand.
     """
-    found, goals = list[FoundKernels](), goals_and_parts(graphs, bounds)
-    for outcome in searched(goals, how, journal or Journal(), jobs=jobs):
+    found, goals, workers, journal = (
+        list[FoundKernels](),
+        goals_and_parts(graphs, bounds),
+        workers or Here(),
+        journal or Journal(),
+    )
+    asked = [goal for goal in goals if journal.get(_key(goal)) is None]
+    records = workers.map(search_data, [[_goal_data(goal), asdict(how)] for goal in asked])
+    for goal in goals:
+        outcome = _known(goal, journal)
+        if outcome is None:
+            outcome = _kept(goal, next(records), journal)
+            if not isinstance(workers, Here):
+                proved(outcome.rules, "a worker", Trust.TESTED)
         found.append(outcome)
         show(len(found), len(goals))
     return found
@@ -72,41 +89,20 @@ def goals_and_parts(graphs: Mapping[str, Graph], bounds: SubprogramBounds) -> li
     return waiting
 
 
-def searched(
-    goals: Sequence[Goal], how: KernelSearch, journal: Journal, seconds: float = math.inf, jobs: int = 1
-) -> Iterator[FoundKernels]:
+def searched(goals: Sequence[Goal], how: KernelSearch, journal: Journal, seconds: float = math.inf) -> Iterator[FoundKernels]:
     """The outcome for each goal, in order, until the time is over.
 
     Args:
         seconds: for all of them; what is left of it when a goal is begun is shared with those that wait.
-        jobs: as for :func:`mine_kernels`.
     """
     ends = time.monotonic() + seconds
-
-    def limits() -> Iterator[tuple[Goal, KernelSearch]]:
-        for number, goal in enumerate(goals):
-            left = ends - time.monotonic()
-            if left <= 0:
-                return
-            share = min(how.limits.seconds, jobs * max(left / (len(goals) - number), _LEAST_SHARE * left))
-            yield goal, replace(how, limits=replace(how.limits, seconds=share))
-
-    if jobs == 1:
-        for goal, limited in limits():
-            yield _known(goal, journal) or _kept(goal, _record(search(goal, limited)), journal)
-        return
-    with new_pool(jobs) as pool:
-        begun = deque[tuple[Goal, FoundKernels | Future[dict[str, Any]]]]()
-        for goal, limited in limits():
-            begun.append((goal, _known(goal, journal) or pool.submit(_searched_elsewhere, goal, limited)))
-            if len(begun) > _BEGUN * jobs:
-                yield _awaited(*begun.popleft(), journal)
-        while begun:
-            yield _awaited(*begun.popleft(), journal)
-
-
-def _awaited(goal: Goal, begun: FoundKernels | Future[dict[str, Any]], journal: Journal) -> FoundKernels:
-    return begun if isinstance(begun, FoundKernels) else _kept(goal, begun.result(), journal)
+    for number, goal in enumerate(goals):
+        left = ends - time.monotonic()
+        if left <= 0:
+            return
+        share = min(how.limits.seconds, max(left / (len(goals) - number), _LEAST_SHARE * left))
+        limited = replace(how, limits=replace(how.limits, seconds=share))
+        yield _known(goal, journal) or _kept(goal, _record(search(goal, limited)), journal)
 
 
 def _look(goal: Goal) -> str:
@@ -120,9 +116,22 @@ def _key(goal: Goal) -> str:
     return f"{_look(goal)} | {goal.sizes}"
 
 
-def _searched_elsewhere(goal: Goal, how: KernelSearch) -> dict[str, Any]:
-    """In a process of the pool."""
-    return _record(search(goal, how))
+@unit_of_work
+def search_data(unit: list[Any]) -> dict[str, Any]:
+    """What a search for a goal finds, wherever that is done.
+
+    Args:
+        unit: the goal and how to search.
+    """
+    (name, roots, types, sizes), how = unit
+    goal = Goal(name, tuple(map(parse_term, roots)), {name: parse_type(text) for name, text in types.items()}, sizes)
+    limits, device = EnumerationLimits(**how["limits"]), DeviceLimits(**how["device"])
+    return _record(search(goal, KernelSearch(**{**how, "limits": limits, "device": device})))
+
+
+def _goal_data(goal: Goal) -> list[Any]:
+    roots, types = [format_term(root) for root in goal.roots], {name: str(type_) for name, type_ in goal.types.items()}
+    return [goal.name, roots, types, dict(goal.sizes)]
 
 
 def _record(outcome: FoundKernels) -> dict[str, Any]:
@@ -131,7 +140,7 @@ def _record(outcome: FoundKernels) -> dict[str, Any]:
 
 
 def _outcome(goal: Goal, record: Mapping[str, Any]) -> FoundKernels:
-    rules = [parse_rule(text, is_known=True) for text in record["rules"]]
+    rules = [parse_rule(text) for text in record["rules"]]
     return FoundKernels(goal, rules, **{name: record[name] for name in _COUNTS})
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, SymDim, TensorType
@@ -92,6 +92,24 @@ class Workload:
     open_numbers: bool = False
     ships: bool = True
     equations: tuple[str, ...] = ()
+
+    def as_data(self) -> dict[str, Any]:
+        """The workload as JSON can say it; the order of what it names is part of it."""
+        data = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            **data,
+            "keep": sorted(self.keep),
+            "variables": dict(self.variables),
+            "uses": dict(self.uses),
+            "sizes": dict(self.sizes),
+        }
+
+    @staticmethod
+    def of_data(data: Mapping[str, Any]) -> Workload:
+        """The workload that :meth:`as_data` told, also behind JSON, which has lists alone."""
+        listed = {name: tuple(value) for name, value in data.items() if isinstance(value, list)}
+        sizes = {symbol: tuple(values) for symbol, values in data["sizes"].items()}
+        return Workload(**{**data, **listed, "keep": frozenset(data["keep"]), "sizes": sizes})
 
     @property
     def group(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from rulegen import workers as workers_module
-from rulegen.grow.certification import FATES, Prospect
+from rulegen.grow.certification import FATES, prospect_data
 from rulegen.grow.stages import grow
 from rulegen.workers import Cluster, Here, Processes, UnitWorkers, open_workers
 from rulegen.workloads import get_workload
@@ -142,9 +142,8 @@ class Lying(UnitWorkers):
     def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
         for unit in units:
             result = function(unit)
-            if isinstance(result, Prospect) and result.fate not in FATES:
-                rule = replace(parse_rule(result.fate), certificate=Certificate(()))
-                result = replace(result, fate=format_rule(rule))
+            if function is prospect_data and result[0] not in FATES:
+                result[0] = format_rule(replace(parse_rule(result[0]), certificate=Certificate(())))
             yield result
 
 

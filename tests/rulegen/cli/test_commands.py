@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from rulegen.cli.main import cli
 from rules_db.exchange import read_rules
+from rules_db.files import StoreError
 from rules_db.store import RuleStore
 from tests.support.growths import SHIPPING, shipped_file, shipped_group
 
@@ -30,6 +31,21 @@ def test_grow_writes_text_and_database(tmp_path: Path) -> None:
     assert (tmp_path / "u").read_text().count(" = ") == (tmp_path / "u").read_text().count("\n")
     again = CliRunner().invoke(cli, ["grow", "--group", "guard", "--rules", str(database)])
     assert "0 new rules" in again.output
+
+
+def test_grow_together_writes_the_same_text(tmp_path: Path) -> None:
+    out, database = tmp_path / "g.rules", str(tmp_path / "g.db")
+    grow = ["grow", "--group", "lowrank", "--together", database, "--jobs", "1", "--out", str(out)]
+    result = CliRunner().invoke(cli, grow)
+    assert result.exit_code == 0, result.output
+    assert out.read_bytes() == shipped_file("lowrank").read_bytes()
+    lent = CliRunner().invoke(cli, ["work", database, "--jobs", "1", "--idle", "0.1"])
+    assert lent.exit_code == 0 and "0 units wait, 0 are worked at by 1 processes" in lent.output
+    assert "work: 0 units wait" in CliRunner().invoke(cli, ["status", database]).output
+    both = CliRunner().invoke(cli, [*grow, "--scheduler", "tcp://host:1"])
+    assert both.exit_code == 2 and "two ways to share the work" in both.output
+    nowhere = CliRunner().invoke(cli, ["work", str(tmp_path / "none" / "g.db")])
+    assert isinstance(nowhere.exception, StoreError) and "its folder does not exist" in str(nowhere.exception)
 
 
 def test_what_ships_derives_what_it_grew_from(tmp_path: Path) -> None:

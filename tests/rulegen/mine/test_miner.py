@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mugraph.ops import get_operator
 from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term, parse_type
 from rulegen.cli.main import cli
+from rulegen.commons import SharedWorkers
 from rulegen.journal import Journal
 from rulegen.mine.certified import GROUP
 from rulegen.mine.cuts import Cutting
@@ -22,6 +24,10 @@ from rulegen.mine.miner import Mining, mine
 from rulegen.numeric.trials import try_out
 from rulegen.prove.prover import Prover
 from rulegen.prune.attributes import generalise_numbers
+from rulegen.workers import Here, open_workers
+from rules_db.exchange import format_rule, parse_rule
+from rules_db.files import StoreError
+from rules_db.trust.certificate import Certificate
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
@@ -96,6 +102,35 @@ def test_a_mining_that_was_killed_resumes(tmp_path: Path, monkeypatch: pytest.Mo
     resumed, asked_again = mined(Journal(tmp_path / "mine"))
     assert resumed == whole and 0 < asked_again < every
     assert mined(Journal(tmp_path / "mine")) == (whole, 0)
+
+
+def test_the_same_rules_whoever_compares_and_proves(tmp_path: Path) -> None:
+    graphs = {name: spelling(name) for name in ("gelu-erf", "silu", "rms-quotient")}
+    alone = mine(graphs)
+    assert len(alone.rules) >= 3
+    with open_workers(2) as processes, SharedWorkers(str(tmp_path / "rules.db"), 2) as shared:
+        for workers in (processes, shared):
+            together = mine(graphs, workers=workers)
+            assert list(map(format_rule, together.rules)) == list(map(format_rule, alone.rules))
+            assert (together.cones, str(together.unproved)) == (alone.cones, str(alone.unproved))
+
+
+class Lying(Here):
+    """A machine that says of everything that it is proved, by nothing."""
+
+    count = 2
+
+    def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
+        for record in super().map(function, units):
+            for pair in record:
+                if pair[1].startswith("rule "):
+                    pair[1] = format_rule(replace(parse_rule(pair[1]), certificate=Certificate(())))
+            yield record
+
+
+def test_a_worker_cannot_bring_a_rule_that_is_not_proved() -> None:
+    with pytest.raises(StoreError, match=r"a worker sent rule \w+, which is not proved"):
+        mine({"gelu": spelling("gelu-erf")}, workers=Lying())
 
 
 def test_equal_seeds_give_equal_rules() -> None:

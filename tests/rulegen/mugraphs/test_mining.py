@@ -14,13 +14,15 @@ from rewriter import optimize
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture
 from rulegen.cli.main import cli
+from rulegen.commons import SharedWorkers
 from rulegen.journal import Journal
 from rulegen.mugraphs import mining
 from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.lax import SubprogramBounds
 from rulegen.mugraphs.mining import goals_and_parts, mine_kernels, searched
 from rulegen.mugraphs.search import KernelSearch
-from rules_db.exchange import read_rules
+from rulegen.workers import open_workers
+from rules_db.exchange import format_rule, read_rules
 from tools.mirage import programs
 
 
@@ -99,10 +101,12 @@ def test_a_worse_kernel_that_was_found_does_not_keep_the_lowering_s_away(lora: P
     assert own < beside
 
 
-def test_several_processes_find_what_one_finds(lora: Path) -> None:
+def test_several_processes_find_what_one_finds(lora: Path, tmp_path: Path) -> None:
     graphs = {"lora": load(lora).graph}
-    one, two = (mine_kernels(graphs, SubprogramBounds(), HOW, jobs=jobs) for jobs in (1, 2))
-    assert [[rule.id for rule in found.rules] for found in one] == [[rule.id for rule in found.rules] for found in two]
+    with open_workers(2) as several, SharedWorkers(str(tmp_path / "rules.db"), 2) as shared:
+        one, *others = (mine_kernels(graphs, SubprogramBounds(), HOW, workers=w) for w in (None, several, shared))
+    for two in others:
+        assert [list(map(format_rule, found.rules)) for found in one] == [list(map(format_rule, found.rules)) for found in two]
     assert any(found.rules for found in one)
 
 
