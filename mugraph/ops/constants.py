@@ -5,9 +5,10 @@ In a term they are leaves: like variables and numbers they do not count as appli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 
 import numpy as np
 
@@ -32,9 +33,10 @@ Shape = Callable[[AttrMap], tuple[Dim, ...]]
 def _register(
     name: str,
     shape: Shape,
-    ones: Callable[[tuple[int, ...]], np.ndarray],
+    ones: Callable[[tuple[int, ...], AttrMap], np.ndarray],
     value: Callable[[AttrMap], Fraction],
     traits: Traits = NO_TRAITS,
+    kinds: Mapping[str, AttributeKind] = MappingProxyType({}),
 ) -> None:
     """An operator whose entries are ``value`` where ``ones`` of its shape says so, and zero elsewhere."""
 
@@ -45,7 +47,7 @@ def _register(
         return (TensorType(DataType.FLOAT, dims),)
 
     def where(attrs: AttrMap) -> np.ndarray:
-        return ones(tuple(integers(shape(attrs), f"the shape of {name}").tolist()))
+        return ones(tuple(integers(shape(attrs), f"the shape of {name}").tolist()), attrs)
 
     def evaluate(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Array, ...]:
         entry = domain.const(value(attrs))
@@ -59,23 +61,31 @@ def _register(
     def write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
         return OnnxForm("Identity", ((where(attrs) * float(value(attrs))).astype(np.float32),))
 
-    register(Operator(name, (0, 0), infer, evaluate, write=write, onnx=(), traits=traits))
+    register(Operator(name, (0, 0), infer, evaluate, write=write, onnx=(), traits=traits, kinds=kinds))
 
 
-def _all(shape: tuple[int, ...]) -> np.ndarray:
+def _all(shape: tuple[int, ...], attrs: AttrMap) -> np.ndarray:
     return np.ones(shape, bool)
 
 
-def _diagonal(shape: tuple[int, ...]) -> np.ndarray:
+def _diagonal(shape: tuple[int, ...], attrs: AttrMap) -> np.ndarray:
     return np.eye(*shape, dtype=bool)
 
 
-def _central(shape: tuple[int, ...]) -> np.ndarray:
+def _central(shape: tuple[int, ...], attrs: AttrMap) -> np.ndarray:
     """Channel i of the output is channel i of the input at the centre of the kernel."""
     kernel = np.zeros(shape, bool)
     for channel in range(shape[0]):
         kernel[(channel, channel, *(size // 2 for size in shape[2:]))] = True
     return kernel
+
+
+def _own_blocks(shape: tuple[int, ...], attrs: AttrMap) -> np.ndarray:
+    """Of so many groups that become one, the columns of the j-th are those of its own outputs (TASO's merge of groups)."""
+    outputs, columns = shape
+    groups, merged = integers((attrs["group"], attrs["merged"]), "the groups of GroupBlocks").tolist()
+    group = np.arange(outputs) * groups // outputs
+    return np.equal.outer(group % merged, np.arange(columns) * merged // columns)
 
 
 def _one(attrs: AttrMap) -> Fraction:
@@ -84,6 +94,15 @@ def _one(attrs: AttrMap) -> Fraction:
 
 _register("Ones", lambda attrs: tuple(attrs["shape"]), _all, _one)
 _register("Eye", lambda attrs: (attrs["size"], attrs["size"]), _diagonal, _one)
+# [outputs, merged * columns]: which input channels an output reads of a convolution in ``group`` groups, each of so many
+# (``columns``), once so many of the groups (``merged``) have become one.
+_register(
+    "GroupBlocks",
+    lambda attrs: (attrs["outputs"], attrs["columns"] * attrs["merged"]),
+    _own_blocks,
+    _one,
+    kinds={"merged": AttributeKind.WHOLE, "outputs": AttributeKind.WHOLE},
+)
 # Kernels of convolutions over [..., C, *spatial]: dense, and depthwise (as many groups as channels).
 _KERNEL = Traits(image=ImageRole.KERNEL)
 _register("IdentityKernel", lambda attrs: (attrs["channels"], attrs["channels"], *attrs["kernel"]), _central, _one, _KERNEL)

@@ -65,6 +65,8 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "spatial": (1, 2),
     "channels": (1, 2, 3),
     "size": (1, 2, 3, 4),
+    "outputs": (2, 4),
+    "merged": (1, 2, 3),
     "starts": ((0,), (1,), (0, 0), (1, 0)),
     "steps": ((1,), (2,), (1, 1)),
     "start": (0, 1),

@@ -236,6 +236,33 @@ CONV = (
         keep=frozenset({"channels"}),
         determined=True,
     ),
+    # Groups that are merged into fewer, as TASO does: two and four become one.
+    *(
+        Workload(
+            name=f"conv-merge{merged}",
+            variables={
+                "x": f"[n,{merged}*c,h,w]",
+                "W": f"[{merged}*d,c,3,3]",
+                "b": f"[{merged}*d]",
+            },
+            operators=(
+                f"{conv(str(merged))}(x, W)",
+                f"{conv(str(merged))}(x, W, b)",
+                f"{conv()}(x, of_3x3)",
+                f"{conv()}(x, of_3x3, b)",
+                f"Tile[repeats=({merged},1,1)](W)",
+                "Unsqueeze[axes=(-2,-1)](leaf)",
+                "Mul(of_3x3, of_1x1)",
+            ),
+            constants=(f"GroupBlocks[columns=c,group={merged},merged={merged},outputs={merged}*d]()",),
+            max_ops=4,
+            max_entries=1024,
+            sizes=SPATIAL,
+            keep=frozenset({"columns", "outputs"}),
+            determined=True,
+        )
+        for merged in (2, 4)
+    ),
     Workload(
         name="conv-product",
         variables={"x": "[n,c,h,w]", "W": "[d,c,1,1]", "s": "[]"},

@@ -146,4 +146,27 @@ NORMAL = (
         max_ops=4,
         min_saving=1,
     ),
+    # A normalisation without scale and offset, which the weights behind it take over: several of one tensor are then one.
+    Workload(
+        name="normal-unit",
+        variables={"x": "[m,n]", "W": "[n,p]", "g": "[n]", "b": "[n]", "e": "[p]"},
+        operators=(
+            "RMSNormalization[axis=-1,epsilon=1e-05](x, rank1)",
+            "LayerNormalization[axis=-1,epsilon=1e-05](x, rank1)",
+            "LayerNormalization[axis=-1,epsilon=1e-05](x, g, b)",
+            "MatMul(rank2, of_p)",
+            "Mul(W, of_1)",
+            "Unsqueeze[axes=(-1,)](g)",
+            "Unsqueeze[axes=(-2,)](b)",
+            "Squeeze[axes=(-2,)](of_p)",
+            "Add(of_p, rank1)",
+            "Add(e, rank1)",
+        ),
+        constants=("Ones[shape=(n,)]()",),
+        uses={"x": 1, "W": 2, "g": 1, "b": 1, "e": 1, "Add": 2, "Unsqueeze": 2, "MatMul": 2, "Squeeze": 1},
+        max_ops=9,
+        extend="all",
+        macros=True,
+        keep=frozenset({"shape"}),
+    ),
 )

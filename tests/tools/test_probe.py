@@ -19,6 +19,7 @@ CONSTANTS = {
     "CausalMask",
     "DilatedMask",
     "Eye",
+    "GroupBlocks",
     "IdentityKernel",
     "Ones",
     "Positions",

@@ -139,6 +139,7 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "Eye[size=2]()": {},
     "IdentityKernel[channels=2,kernel=(1,3)]()": {},
     "AveragingKernel[channels=2,kernel=(2,2)]()": {},
+    "GroupBlocks[columns=1,group=4,merged=2,outputs=4]()": {},
     "QuantizeLinear[to=uint8](x, y)": {"x": X, "y": ()},
     "QuantizeLinear[to=int8](x, 0.5)": {"x": X},
     "DequantizeLinear[axis=-1](Cast[to=int8](Clip[max=9.0,min=-9.0](x)), y)": {"x": X, "y": ROW},

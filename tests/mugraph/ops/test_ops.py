@@ -956,6 +956,11 @@ def test_registry_suggests_a_name() -> None:
         ("Eye[size=3]()", np.eye(3)),
         ("IdentityKernel[channels=2,kernel=(1,3)]()", np.eye(2)[:, :, None, None] * np.array([0, 1, 0])),
         ("AveragingKernel[channels=2,kernel=(2,2)]()", np.full((2, 1, 2, 2), 0.25)),
+        ("GroupBlocks[columns=1,group=4,merged=2,outputs=4]()", np.array([[1, 0], [0, 1], [1, 0], [0, 1]])),
+        (
+            "GroupBlocks[columns=2,group=2,merged=2,outputs=4]()",
+            np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]),
+        ),
     ],
 )
 def test_constant_tensors(text: str, expected: np.ndarray) -> None:

@@ -151,3 +151,20 @@ def test_channels_last_saves_the_conversions() -> None:
 
 def test_launches_are_charged() -> None:
     assert price("Relu", half("1")) == pytest.approx(H200.launch + H200.latency, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("channels", "image", "narrow", "wide"), [(128, 56, (32, 1780.0), (8, 1284.0)), (256, 28, (32, 1298.0), (16, 710.0))]
+)
+def test_narrow_groups_cost_a_processor_whole_blocks(
+    channels: int, image: int, narrow: tuple[int, float], wide: tuple[int, float]
+) -> None:
+    """Ratios to what was measured of onnxruntime on one core, in microseconds (AVX-512)."""
+
+    def conv(groups: int) -> float:
+        types = [parse_type(f"[1,{channels},{image},{image}]"), parse_type(f"[{channels},{channels // groups},3,3]")]
+        attrs = {"dilations": (1, 1), "group": groups, "pads": (1, 1, 1, 1), "strides": (1, 1)}
+        return node_microseconds(DEVICES["cpu"], "Conv", make_attrs(attrs), types)
+
+    assert conv(narrow[0]) / conv(wide[0]) == pytest.approx(narrow[1] / wide[1], rel=0.25)
+    assert conv(wide[0] // 2) > 1.7 * conv(wide[0]), "beyond a block there are only more zeros"
