@@ -96,7 +96,7 @@ register(
         read=_read_tensor_scatter,
         write=_write_tensor_scatter,
         kinds={"batch": AttributeKind.WHOLE},
-        traits=Traits(keeps_shape=True),
+        traits=Traits(keeps_shape=True, overwrites=True),
         samples=("TensorScatter[axis=-2,batch=-4,mode='linear'](x, y, i) | x:[2,4,8,32] y:[2,4,1,32] i:int64[2]",),
     )
 )
@@ -163,7 +163,7 @@ register(
         _scatter_elements,
         read=_read_scatter_elements,
         write=lambda attrs, types, opset: OnnxForm("ScatterElements", (0, 1, 2), {"axis": attrs["axis"] + types[0].rank}),
-        traits=Traits(keeps_shape=True),
+        traits=Traits(keeps_shape=True, overwrites=True),
         samples=("ScatterElements[axis=-2](x, i, y) | x:[8,32] i:int64[2,32] y:[2,32]",),
     )
 )
@@ -240,7 +240,7 @@ register(
         _scatter_nd,
         read=_read_scatter_nd,
         write=lambda attrs, types, opset: OnnxForm("ScatterND", (0, 1, 2)),
-        traits=Traits(keeps_shape=True),
+        traits=Traits(keeps_shape=True, overwrites=True),
         samples=("ScatterND[axis=-2](x, i, y) | x:[8,32] i:int64[4,1] y:[4,32]",),
     )
 )

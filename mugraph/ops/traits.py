@@ -154,6 +154,7 @@ class Traits:
             product is one whatever it adds to it: Gemm has no other name.
         nests: the text of a kernel writes each operand once, so that it may be an expression.
         keeps_zero: an entry of the result is zero exactly where the operand's is, wherever it is a number.
+        overwrites: the result is the first operand, with the entries of another in place of some.
     """
 
     entrywise: Entrywise | None = None
@@ -176,6 +177,7 @@ class Traits:
     named_whole: bool = False
     nests: bool = False
     keeps_zero: bool = False
+    overwrites: bool = False
 
     @property
     def rearranges(self) -> bool:

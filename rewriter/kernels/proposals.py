@@ -19,6 +19,7 @@ from mugraph.graph import Graph
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
 from mugraph.terms.term import walk
+from rewriter.kernels.chunks import ChunkedAttention
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
@@ -77,7 +78,7 @@ class KernelProposals:
     ) -> None:
         self.reasons: Counter[str] = Counter()
         self._give_stored, self._is_proved, self.provider = stored, is_proved, provider
-        self._builder = KernelBuilder()
+        self._builder, self._chunked = KernelBuilder(), ChunkedAttention()
         self._directions: dict[str, Direction] = {}
         self._readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = {}
 
@@ -115,13 +116,22 @@ class KernelProposals:
 
     def starts(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         """The candidate with its masks as masks of positions, for a search to begin from: behind an operator of the runtime that
-        takes a mask as a tensor no rule sees what it shows.
+        takes a mask as a tensor no rule sees what it shows. And the candidate whose attention in chunks is masked attention.
 
         Args:
             moves, candidate: as for :meth:`children`.
         """
         if moves.prices.costs.provider == self.provider:
             yield from positioned(moves, candidate)
+            yield from self._whole(moves, candidate)
+
+    def _whole(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+        """The candidate with masked attention wherever it attends in chunks."""
+        current = candidate
+        for rule in self._chunked.rules(candidate.graph):
+            current = self._take(moves, current, self._direction(rule)) or current
+        if current is not candidate:
+            yield current
 
     def winning_rules(self, candidate: Candidate) -> list[Rule]:
         """The multi-level rules behind the kernels of a candidate, for other models; without those that were stored already."""

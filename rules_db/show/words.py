@@ -34,6 +34,8 @@ def proof_in_words(conditions: Sequence[Condition], certificate: Certificate, op
     tests = certificate.tested or certificate.interpreted
     if tests:
         return [*lines, f"because {tests.in_words()}."]
+    if certificate.numbered:
+        return [*lines, "because at these sizes every entry of both sides is the same expression of the operands' entries."]
     lines.append("because, where each line is an operator property with terms for its variables,")
     axioms = load_axioms()
     for number, instance in enumerate(certificate.instances, 1):

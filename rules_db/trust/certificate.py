@@ -1,7 +1,8 @@
 """Certificates: ground instances of named operator properties from which target = source follows by congruence alone.
 
 What the properties do not give yet may enter by exhaustive and random tests instead (:class:`BoundedTests`). Rules whose target
-is a graph-defined kernel rest on the interpretation of its block graphs (:class:`Interpretation`).
+is a graph-defined kernel rest on the interpretation of its block graphs (:class:`Interpretation`). Rules about tensors of their
+own sizes may rest on the numbers of their entries (:mod:`rules_db.trust.numbering`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ _MOST_TESTS = 1_000
 """Most tests that a certificate may ask for."""
 _MOST_SHAPES, _MOST_RANKS = 8, 8
 """Greatest bounds that a certificate may claim."""
+_NUMBERED = "numbered(sizes=own)"
+"""The text of a certificate that cites nothing but the entries of both sides."""
 
 
 class Evidence(StrEnum):
     """On what a rule stands; summaries and reports name it."""
 
     PROVED = "proved"
-    """Instances of operator properties, for all operands; or, of a kernel, formulas for all sizes."""
+    """Instances of operator properties, for all operands; of a kernel, formulas for all sizes; or entries, at their own sizes."""
     TESTED = "tested"
     """Tests as polynomials within a bound and at random, in the place of a proof."""
     INTERPRETED = "interpreted"
@@ -190,11 +193,16 @@ class Interpretation:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Evidence of kind ``axioms`` (design, Rules): the instances, in no particular order; or tests in their place."""
+    """Evidence of kind ``axioms`` (design, Rules): the instances, in no particular order; or tests in their place.
+
+    Attributes:
+        numbered: both sides have the same expressions for entries, at the sizes that conditions say.
+    """
 
     instances: tuple[Instance, ...]
     tested: BoundedTests | None = None
     interpreted: Interpretation | None = None
+    numbered: bool = False
 
     @staticmethod
     def parse(text: str) -> Certificate:
@@ -203,6 +211,8 @@ class Certificate:
             return Certificate((), BoundedTests.parse(text))
         if text.startswith("interpreted("):
             return Certificate((), interpreted=Interpretation.parse(text))
+        if text == _NUMBERED:
+            return Certificate((), numbered=True)
         parser = Parser(text)
         instances = []
         while parser.kind != "end":
@@ -217,7 +227,7 @@ class Certificate:
 
         Who applies a rule asks for none of them, and they are half of what a rule's text says.
         """
-        if text.startswith(("bounded(", "interpreted(")):
+        if text.startswith(("bounded(", "interpreted(", _NUMBERED)):
             return Certificate.parse(text)
         certificate = object.__new__(Certificate)
         vars(certificate)["_unread"] = text
@@ -234,7 +244,7 @@ class Certificate:
     @property
     def cites_properties(self) -> bool:
         """Whether it is instances of operator properties, and nothing else."""
-        return self.tested is None and self.interpreted is None
+        return self.tested is None and self.interpreted is None and not self.numbered
 
     @property
     def evidence(self) -> Evidence:
@@ -250,4 +260,4 @@ class Certificate:
 
     def __str__(self) -> str:
         tests = self.tested or self.interpreted
-        return str(tests) if tests else "; ".join(map(str, self.instances))
+        return str(tests) if tests else _NUMBERED if self.numbered else "; ".join(map(str, self.instances))

@@ -13,8 +13,9 @@ Instances' conditions must follow from the rule's: be among them, or be implied 
 proof treats it as a name and nothing more. Goals are rebuilt from the rule, never taken from the certificate, and every equation
 is also typed under the rule's sample types and attributes.
 
-Certificates of the two other kinds are repeated by :mod:`rules_db.trust.evidence` and :mod:`rules_db.trust.interpreted`. All that
-is trusted are the modules that this one imports and the property files: :mod:`rules_db.stamp` lists them.
+Certificates of the other kinds are repeated by :mod:`rules_db.trust.evidence`, :mod:`rules_db.trust.interpreted` and
+:mod:`rules_db.trust.numbering`. All that is trusted are the modules that this one imports and the property files:
+:mod:`rules_db.stamp` lists them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.evidence import repeat_tests
 from rules_db.trust.implied import implied
 from rules_db.trust.interpreted import repeat_interpretation
+from rules_db.trust.numbering import repeat_numbering
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Rule, Side
 
@@ -200,6 +202,8 @@ def _problems(rule: Rule, axioms: Mapping[str, Axiom], tests_proved: bool) -> li
         return repeat_tests(rule, rule.certificate.tested)
     if rule.certificate.interpreted:
         return repeat_interpretation(rule, rule.certificate.interpreted, tests_proved=tests_proved)
+    if rule.certificate.numbered:
+        return repeat_numbering(rule)
     try:
         steps = [instantiate(instance, axioms, rule.attrs) for instance in rule.certificate.instances]
         for number, step in enumerate(steps, 1):

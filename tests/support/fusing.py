@@ -55,7 +55,8 @@ def graph_of(
 
 def evaluated(graph: Graph, *inputs: np.ndarray) -> list[np.ndarray]:
     """The outputs of a graph, in double precision."""
-    values = {v: np.asarray(c.load(), np.float64) for v, c in graph.tables.constants.items()}
+    constants = {v: c.load() for v, c in graph.tables.constants.items()}
+    values = {v: array.astype(np.float64) if array.dtype.kind == "f" else array for v, array in constants.items()}
     values |= dict(zip(graph.inputs, inputs, strict=True))
     for node in graph.nodes():
         results = get_operator(node.op).run(Real(np.float64), node.attrs, [values[v] for v in node.inputs])

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from mugraph.domains.range import unrepeated
+from mugraph.ops.entries import array_of
 from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, Dim, concrete, largest_number, same_dim
 from mugraph.terms.term import Term
@@ -235,3 +236,22 @@ def attends(facts: Facts, c: Term, y: Term) -> bool | None:
 def all_true(facts: Facts, x: Term) -> bool | None:
     """Every entry of x is true."""
     return True if facts.range_of(x).lo == 1 and facts.type_of(x).dtype == DataType.BOOL else None
+
+
+@guard(71, About.ENTRIES)
+def entries(facts: Facts, x: Term, d: Text) -> bool | None:
+    """x is the constant tensor that d says, the text of its element type, shape and entries."""
+    value = facts.value_of(x)
+    if value is None:
+        return None
+    wanted = _entries_of(d)
+    return wanted is not None and value.dtype == wanted.dtype and np.array_equal(value, wanted)
+
+
+@lru_cache(maxsize=64)
+def _entries_of(text: Text) -> np.ndarray | None:
+    """The tensor of a text; ``None`` for a text of none."""
+    try:
+        return array_of(text)
+    except ValueError:
+        return None

@@ -1,0 +1,92 @@
+"""Evidence for rules about tensors of their own sizes: both sides have the same expressions for entries.
+
+What moves entries to places that constants say, over dozens of nodes, is proved by no property of an operator. Here both sides
+are evaluated with entries that are numbers of expressions (:mod:`mugraph.domains.numbered`): every place of every tensor is
+followed. So a rule says by conditions what shape each of its variables has, and of which constants it knows the entries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from mugraph.domains.base import FLOATS, Unsupported
+from mugraph.domains.numbered import Numbered, NumberedArray
+from mugraph.ops.entries import array_of
+from mugraph.ops.interp import evaluate, infer_types
+from mugraph.terms.shape import TensorType, concrete
+from mugraph.terms.term import var
+from rules_db.trust.condition import Condition
+from rules_db.trust.rule import Rule
+
+__all__ = ["MOST_ENTRIES", "numbered_inputs", "repeat_numbering", "shape_conditions"]
+
+MOST_ENTRIES = 1 << 24
+"""Of one tensor: numbering more takes minutes."""
+
+
+def shape_conditions(rule_variable: Any, type_: TensorType) -> tuple[Condition, ...]:
+    """The conditions that a variable has the shape of a type."""
+    return Condition("rank", (rule_variable, type_.rank)), Condition("tail", (rule_variable, type_.shape))
+
+
+def repeat_numbering(rule: Rule) -> list[str]:
+    """Evaluates both sides; returns what is wrong, nothing where every entry of both is the same expression."""
+    if rule.certificate.instances or rule.attrs:
+        return ["numbered entries say nothing of properties and attribute variables"]
+    missing = _unsaid(rule)
+    if missing:
+        return [f"no condition says the shape of {', '.join(missing)}"]
+    infinite = [name for name, type_ in rule.types.items() if type_.dtype in FLOATS and not _is_finite(rule, name)]
+    if infinite:
+        return [f"no condition says that {', '.join(infinite)} is finite"]
+    types = infer_types([*rule.source, *rule.target], rule.types)
+    if any(shape is None or math.prod(shape) > MOST_ENTRIES for shape in (concrete(t.shape) for t in types.values())):
+        return [f"a tensor has a symbolic size or more than {MOST_ENTRIES} entries"]
+    domain = Numbered()
+    try:
+        values = evaluate([*rule.source, *rule.target], domain, numbered_inputs(rule, domain))
+    except Unsupported as problem:
+        return [f"entries cannot be numbered: {problem}"]
+    for number, (source, target) in enumerate(zip(rule.source, rule.target, strict=True)):
+        one, other = values[source], values[target]
+        if types[source] != types[target]:
+            return [f"output {number} has type {types[source]} on the left and {types[target]} on the right"]
+        if not isinstance(one, NumberedArray) or not isinstance(other, NumberedArray):
+            return [f"output {number} is not computed of floats"]
+        if (one.numbers != other.numbers).any():
+            return [f"output {number}: {int((one.numbers != other.numbers).sum())} of {one.numbers.size} entries differ"]
+    return []
+
+
+def numbered_inputs(rule: Rule, domain: Numbered) -> Mapping[str, Any]:
+    """The variables of a rule: those of which a condition says the entries as these, all others as different unknowns.
+
+    Raises ValueError for a text that is none of a tensor.
+    """
+    told = {c.arguments[0]: str(c.arguments[1]) for c in rule.conditions if c.predicate == "entries"}
+    known = {term.name: array_of(text) for term, text in told.items()}  # type: ignore[union-attr]
+    shapes = {name: concrete(type_.shape) for name, type_ in rule.types.items()}
+    return {name: domain.known(known[name]) if name in known else domain.random(shape or ()) for name, shape in shapes.items()}
+
+
+def _unsaid(rule: Rule) -> list[str]:
+    """The variables whose shape, as that of the sample types, no condition says; and constants of another shape than theirs."""
+    said = {c for c in rule.conditions if c.predicate in ("rank", "tail")}
+    texts = {c.arguments[0].name: str(c.arguments[1]) for c in rule.conditions if c.predicate == "entries"}  # type: ignore[union-attr]
+    return [
+        name
+        for name, type_ in rule.types.items()
+        if not (array_of(texts[name]).shape == type_.shape if name in texts else _is_said(name, type_, said))
+    ]
+
+
+def _is_finite(rule: Rule, name: str) -> bool:
+    """Whether a condition says that a variable is finite, or which entries it has."""
+    return any(c.predicate in ("finite", "entries") and c.arguments[0] is var(name) for c in rule.conditions)
+
+
+def _is_said(name: str, type_: TensorType, said: set[Condition]) -> bool:
+    found = {c.predicate: c.arguments[1] for c in said if getattr(c.arguments[0], "name", None) == name}
+    return found == {"rank": type_.rank, "tail": type_.shape}
