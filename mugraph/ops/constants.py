@@ -85,7 +85,8 @@ def _own_blocks(shape: tuple[int, ...], attrs: AttrMap) -> np.ndarray:
     outputs, columns = shape
     groups, merged = integers((attrs["group"], attrs["merged"]), "the groups of GroupBlocks").tolist()
     group = np.arange(outputs) * groups // outputs
-    return np.equal.outer(group % merged, np.arange(columns) * merged // columns)
+    own: np.ndarray = group[:, None] % merged == np.arange(columns) * merged // columns
+    return own
 
 
 def _one(attrs: AttrMap) -> Fraction:
