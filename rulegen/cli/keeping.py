@@ -28,7 +28,7 @@ __all__ = ["prune_command", "remove_command", "status_command", "verify_log_comm
 @click.command("status")
 @click.argument("database", metavar="URL")
 def status_command(database: str) -> None:
-    """Says who wrote a database's rules, and which serve here; and what work stands there.
+    """Says whose rules serve here, and what work stands.
 
     Of those that this version cannot use it says why. Other versions may know operators, guards and properties that this one does
     not, and the other way round.

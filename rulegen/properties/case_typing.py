@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
 
 from mugraph.domains.range import Range
 from mugraph.ops.interp import infer_output
@@ -17,9 +16,10 @@ __all__ = ["CaseTyping", "TypedSides"]
 
 
 @lru_cache(maxsize=1 << 18)
-def _output(op: str, attrs: Any, out: int, operands: tuple[TensorType, ...], literal: tuple[bool, ...]) -> TensorType | None:
+def _output(head: Term, operands: tuple[TensorType, ...], literal: tuple[bool, ...]) -> TensorType | None:
+    """The output of an operator, whose attributes tell ``1`` from ``True`` as terms do, and keys of a cache do not."""
     try:
-        return infer_output(op, attrs, out, operands, literal)
+        return infer_output(head.op, head.attrs, head.out, operands, literal)
     except (ValueError, Undecided, IndexError, TypeError, AttributeError):  # also an attribute that is not of its kind
         return None
 
@@ -49,7 +49,8 @@ class CaseTyping:
                     TensorType(DataType.BOOL if isinstance(term.attr("value"), bool) else DataType.FLOAT, ())
                 )
             operands = tuple(self.place[operand] for operand in term.inputs)
-            self._steps.append((term, operands, tuple(operand.op == "Const" for operand in term.inputs), {}))
+            head = Term(term.op, term.attrs, (), term.out)
+            self._steps.append((head, operands, tuple(operand.op == "Const" for operand in term.inputs), {}))
         self.applications = [place for term, place in self.place.items() if term.op not in ("Var", "Const")]
 
     def number(self, type_: TensorType) -> int:
@@ -63,11 +64,11 @@ class CaseTyping:
         """Infers the types of the terms at some places from those of their operands; whether all are well-typed."""
         numbers, fine = self.numbers, True
         for place in places:
-            term, operands, literal, memo = self._steps[place]
+            head, operands, literal, memo = self._steps[place]
             key = tuple([numbers[operand] for operand in operands])
             if key not in memo:
                 types = tuple(self._types[number] for number in key if number is not None)
-                type_ = _output(term.op, term.attrs, term.out, types, literal) if len(types) == len(key) else None
+                type_ = _output(head, types, literal) if len(types) == len(key) else None
                 memo[key] = None if type_ is None else self.number(type_)
             numbers[place] = memo[key]
             if memo[key] is None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mugraph.blocks.statements import product
+from mugraph.domains.base import FLOATS
 from mugraph.terms.equations import quotient
 from mugraph.terms.shape import Dim, SymDim, TensorType
 from rewriter.kernels.fuse.symbols import SizeSymbols
@@ -100,8 +101,11 @@ class SizeEquations:
             yield from ((start, first), (end, last), (whole, most))
 
     def _heads(self, op: str, attrs: Mapping[str, Any], operands: Sequence[TensorType]) -> Iterator[tuple[Dim, Dim]]:
-        """Packed widths as so many heads of some width; that onnxruntime wants to be a multiple of 8 or 16 in one operator."""
-        tables = [t for t in operands if t.rank == 2] if op == "GroupQueryAttention" else []
+        """Packed widths as so many heads of some width; that onnxruntime wants to be a multiple of 8 or 16 in one operator.
+
+        A table of rotary angles is half as wide as a head, be heads packed or an axis of their own.
+        """
+        tables = [t for t in operands if t.rank == 2 and t.dtype in FLOATS]
         grain = 1 if op != "GroupQueryAttention" else 16 if tables else 8
         groups = attrs.get("kv_num_heads", attrs["num_heads"])
         counts = [attrs["num_heads"] + (2 * groups if attrs.get("packed") else 0), groups, groups]
@@ -110,9 +114,15 @@ class SizeEquations:
             yield from self._multiple(width, count)
             head = _quotient(self._symbols.now(width), count)
             yield from () if head is None else self._multiple(head, grain)
-            for table in tables:
-                if head is not None and self._symbols.value(2 * table.shape[-1]) == self._symbols.value(head):
-                    yield head, 2 * table.shape[-1]
+            yield from () if head is None else self._tabled(head, tables)
+        if not attrs["num_heads"]:
+            yield from self._tabled(operands[0].shape[-1], tables)
+
+    def _tabled(self, head: Dim, tables: Sequence[TensorType]) -> Iterator[tuple[Dim, Dim]]:
+        """Widths of tables that are half that of a head."""
+        for table in tables:
+            if self._symbols.value(2 * table.shape[-1]) == self._symbols.value(head):
+                yield head, 2 * table.shape[-1]
 
     def _multiple(self, dim: Dim, unit: int) -> Iterator[tuple[Dim, Dim]]:
         """A size that is a multiple of a number as so many times a size of its own."""

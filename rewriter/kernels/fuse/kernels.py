@@ -101,10 +101,10 @@ class KernelBuilder:
         if apart is not None:
             return apart
         kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
-        if proved and why_not_proved(kernel) is not None:
+        built = self._built_of(kernel, kernel, proved)
+        if built is None:
             raise NotFusable(f"kernel {kernel.name} is not proved for all sizes")
-        self.test(kernel)
-        return Built(kernel_rule(kernel, {}), kernel)
+        return built
 
     def _built_of(self, sized: Kernel, general: Kernel, proved: bool) -> Built | None:
         """A kernel and what it is made of, proved or tested; ``None`` where it has to be proved and is not."""

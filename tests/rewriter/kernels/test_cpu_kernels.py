@@ -235,7 +235,7 @@ def test_two_parts_are_tried_and_remembered_only_where_outputs_may_be_less_exact
     path, environment = tmp_path / "profile.sqlite", "a processor | cpu"
     rough = ProfileStore(path, environment, is_rough=True)
     kernels = kernels_for(rough, {"m": 37}, tmp_path / "objects", parts_for(5e-6))
-    assert kernels.glance(graph)
+    assert kernels.glance(graph, math.inf)
     assert {s.parts for result in recall_all(rough, PRODUCT, {"m": 37}) for s in result.schedules} == {1, 2, 3}
     kernels.close()
     rough.close()
@@ -248,7 +248,7 @@ def test_a_kernel_without_stored_weights_has_no_parts(tmp_path: Path, tiles: Lev
     _, graph = with_kernel(PRODUCT)
     store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
     kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
-    assert kernels.glance(graph)
+    assert kernels.glance(graph, math.inf)
     assert {s.parts for result in recall_all(store, PRODUCT, {"m": 37}) for s in result.schedules} == {1}
     kernels.close()
 

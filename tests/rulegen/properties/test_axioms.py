@@ -55,6 +55,12 @@ CONVENIENT = {
     ("conv.split_depthwise_first", "sums($g, $m, $n)"),
     ("conv.split_depthwise_second", "sums($g, $m, $n)"),
     ("conv.place_factor.Conv", "channel_axis($c, $s)"),
+    # Cited for the numbers of groups and columns that they compute; with others, or other images, the right side is ill-typed.
+    *(
+        (f"conv.merged_groups{bias}", condition)
+        for bias in ("", "_bias")
+        for condition in ("channel_axis(-3, $s)", "product($g, $h, $r)", "dim(w, -3, $i)")
+    ),
     # Not for booleans, which have no sum.
     ("sum.one", "typed(Sum(x))"),
     # Kept though a sampled counterexample is out of reach: a factor of more dimensions than x.

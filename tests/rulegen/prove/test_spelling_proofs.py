@@ -266,7 +266,9 @@ _SEEN = np.tri(3, dtype=bool)
         (np.broadcast_to(np.where(_SEEN, 0.0, -np.inf), (1000000, 1000, 3, 3)), "float", True),
         (np.broadcast_to(np.zeros((1, 1)), (2, 3, 3)), "float", False),  # hides nothing
         (np.broadcast_to(np.where(_SEEN, 0.0, -np.inf)[-1:], (3, 3)), "float", False),
-        (_SEEN, "bool", False),
+        (_SEEN, "bool", True),
+        (_SEEN.T, "bool", False),
+        (np.tri(3, 3, 1, dtype=bool), "bool", False),
         (None, "float", None),
     ],
 )
