@@ -68,7 +68,7 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]], otherwise: int
             if not isinstance(rest, int):
                 for symbol in sorted(rest.symbols()):
                     sizes[symbol] = assumed[symbol] = 1 if axis == 0 else otherwise
-    while any(size != 1 for size in assumed.values()) and _largest(model, sizes) > _MOST_ASSUMED:
+    while any(size != 1 for size in assumed.values()) and _largest(model, sizes, max(assumed.values())) > _MOST_ASSUMED:
         assumed = {symbol: 1 if size == 1 else size // 2 for symbol, size in assumed.items()}
         sizes.update(assumed)
     available = memory_limit()
@@ -141,12 +141,21 @@ def _bytes(type_: TensorType, sizes: Mapping[str, Dim], is_output: bool, refers:
     return math.prod(shape) * (runs * referred + (runs if is_output else 1) * width)
 
 
-def _largest(model: Model, sizes: Mapping[str, Dim]) -> int:
-    """The number of elements of a model's largest value, as far as its types tell."""
+def _largest(model: Model, sizes: Mapping[str, Dim], untold: int) -> int:
+    """The number of elements of a model's largest value, as far as its types tell.
+
+    Args:
+        untold: what a size is taken for that only a run tells, as that of operands of which either may be repeated.
+    """
     types = {type_ for node in model.graph.nodes() for value in node.values if (type_ := model.graph.type(value)) is not None}
     types.update(model.inputs.values())  # one that nothing reads is fed, too
-    shapes = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in types)
+    shapes = (concrete([_told(evaluate_dim(dim, sizes), untold) for dim in type_.shape]) for type_ in types)
     return max((math.prod(shape) for shape in shapes if shape is not None), default=0)
+
+
+def _told(dim: Dim, untold: int) -> Dim:
+    """A dimension with a number for the symbols that have none."""
+    return dim if isinstance(dim, int) else evaluate_dim(dim, dict.fromkeys(dim.symbols(), untold))
 
 
 def check_data(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> None:

@@ -137,6 +137,14 @@ def test_an_input_that_nothing_reads_counts_among_the_values() -> None:
     assert bind_sizes(load(parse_model(f"{HEADER} {text}")), {})[0] == {"n": 64}
 
 
+def test_sizes_that_only_a_run_tells_count_as_large() -> None:
+    """Either operand of the sum may be the one that is repeated: random models made values of 128 to the fourth power."""
+    text = "g (float[1,n,n,m,p] a, float[1,n,p,p,1] b) => (float[1,n,k,l,o] y) { y = Add(a, b) }"
+    model = load(parse_model(f"{HEADER} {text}"))
+    sizes, _ = bind_sizes(model, {})
+    assert max(size for size in sizes.values() if isinstance(size, int)) < 128
+
+
 def test_inputs_that_do_not_fit_into_the_memory_of_the_process_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 2³¹ - 1 floats the system ended the process while it drew random numbers."""
     model = load(parse_model(f"{HEADER} g (float[{2**31 - 1}] x) => (float[M] y) {{ y = Neg(x) }}"))
