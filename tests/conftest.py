@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,18 @@ def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server; a test that needs one is skipped where none is installed."""
     with postgres_server() as server:
         yield server
+
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "rules.db")
+    made: str = request.getfixturevalue("postgres").new_database(f"each{next(_numbers)}")
+    return made
 
 
 @pytest.fixture(scope="session")

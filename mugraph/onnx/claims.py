@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorShapeProto, ValueInfoProto, shape_inference
 from mugraph.onnx.inference import is_compatible
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import without_weights
-from mugraph.onnx.scopes import graphs_within
+from mugraph.onnx.scopes import declarations
 
 __all__ = ["claimed"]
 
@@ -52,10 +52,9 @@ def claimed(model: Model) -> frozenset[int]:
 def _made(model: ModelProto) -> Iterator[ValueInfoProto]:
     """What a model says of tensors that are neither fed to it nor stored in it."""
     given = {value.name for value in model.graph.input} | {tensor.name for tensor in model.graph.initializer}
-    for graph in graphs_within(model.graph):
-        for value in (*graph.value_info, *graph.output, *graph.input):
-            if value.name not in given and value.type.HasField("tensor_type"):
-                yield value
+    for value in declarations(model.graph):
+        if value.name not in given and value.type.HasField("tensor_type"):
+            yield value
 
 
 def _dims(value: ValueInfoProto) -> Iterator[TensorShapeProto.Dimension]:

@@ -28,7 +28,7 @@ from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
 from mugraph.onnx.positions import PositionReader
-from mugraph.onnx.scopes import captured, executed_nodes, graphs_within, name_apart, names_read, nested_tensors, node_count
+from mugraph.onnx.scopes import captured, declarations, executed_nodes, name_apart, names_read, nested_tensors, node_count
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues, restrictions_in_words
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
 from mugraph.onnx.weights import ModelError, Weights
@@ -98,10 +98,9 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
         except (onnx.checker.ValidationError, ValueError, RuntimeError) as problem:
             reason = " ".join(str(problem).split())
             raise ModelError(f"{label}: onnx's checker refuses it: {reason}; repair or export the model again") from None
-    for graph in graphs_within(skeleton.graph) if distrusted else ():
-        for value in (*graph.value_info, *graph.output, *graph.input):
-            if value.name in distrusted:
-                value.type.tensor_type.ClearField("shape")
+    for value in declarations(skeleton.graph) if distrusted else ():
+        if value.name in distrusted:
+            value.type.tensor_type.ClearField("shape")
     notes: list[str] = []
     if faithful:
         heed()

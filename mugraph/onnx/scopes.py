@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 __all__ = [
     "NameSupply",
     "captured",
+    "declarations",
     "defined_names",
     "executed_nodes",
     "graphs_of",
@@ -48,6 +49,12 @@ def graphs_within(graph: GraphProto) -> Iterator[GraphProto]:
         current = graphs.pop()
         yield current
         graphs.extend(reversed([inner for node in current.node for inner in graphs_of(node)]))
+
+
+def declarations(graph: GraphProto) -> Iterator[ValueInfoProto]:
+    """What a graph and all graphs within it say of their values: those on the way, results, and what they are fed."""
+    for inner in graphs_within(graph):
+        yield from (*inner.value_info, *inner.output, *inner.input)
 
 
 def node_count(graph: GraphProto) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from onnx import GraphProto, NodeProto, TypeProto, helper
 
-from mugraph.onnx.scopes import graphs_within
+from mugraph.onnx.scopes import declarations
 from mugraph.terms.shape import (
     DataType,
     Dim,
@@ -135,9 +135,8 @@ class DeclaredTypes:
     """
 
     def __init__(self, inferred: GraphProto, symbols: SymbolValues) -> None:
-        graphs = list(graphs_within(inferred))
         self.protos: dict[str, TypeProto] = {}
-        for value in (value for graph in graphs for value in (*graph.value_info, *graph.output, *graph.input)):
+        for value in declarations(inferred):
             if value.name not in self.protos or value.type.tensor_type.HasField("shape"):  # a body's results may declare nothing
                 self.protos[value.name] = value.type
         self.symbols = symbols

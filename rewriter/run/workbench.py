@@ -226,7 +226,7 @@ def open_workbench(
                 path,
                 target.environment,
                 lambda problem: notes.tell(f"{problem}; this run went on without it"),
-                is_rough=len(parts_for(options.precision)) > len(parts_for(0.0)),
+                is_rough=parts_for(options.precision) != parts_for(0.0),
             )
             stack.callback(store.close)
             store.preload(target.costs, target.schedules)

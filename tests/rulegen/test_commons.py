@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
@@ -29,17 +28,6 @@ from tests.support import shared_work
 from tests.support.growths import grown_part
 from tests.support.postgres import PostgresServer
 from tests.support.shared_work import LEASE, asked, noted, poisonous, shy, started_hand, tripled
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database."""
-    if request.param == "sqlite":
-        return str(tmp_path / "rules.db")
-    made: str = request.getfixturevalue("postgres").new_database(f"commons{next(_numbers)}")
-    return made
 
 
 @pytest.fixture
@@ -153,7 +141,7 @@ def test_a_machine_that_is_stopped_stops_no_other(
     postgres: PostgresServer, tmp_path: Path, hands: list[subprocess.Popen[str]]
 ) -> None:
     """In the middle of a transaction, perhaps; it comes back with what it held."""
-    url, names = postgres.new_database(f"commons{next(_numbers)}"), [f"unit{n}" for n in range(40)]
+    url, names = postgres.new_database("stopped"), [f"unit{n}" for n in range(40)]
     hands += [started_hand(url) for _ in range(2)]
     with SharedWorkers(url, lease=LEASE) as workers:
         results = workers.map(noted, [[str(tmp_path), name] for name in names])

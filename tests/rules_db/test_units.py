@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -16,17 +14,6 @@ from rules_db.store import RuleStore
 from rules_db.units import MOST_LOSSES, UnitTable, WorkUnit
 
 TASKS = ["double"]
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database."""
-    if request.param == "sqlite":
-        return str(tmp_path / "rules.db")
-    made: str = request.getfixturevalue("postgres").new_database(f"units{next(_numbers)}")
-    return made
 
 
 @pytest.fixture

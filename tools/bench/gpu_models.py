@@ -228,7 +228,7 @@ def optimise(source: Path, tools: Mapping[str, Tool], folder: Path) -> tuple[lis
         try:
             made = tool(source, folder / f"{source.stem}.{tool_name}.onnx")
             row.seconds, row.note, row.nodes = made.seconds, made.note, count_nodes(made.path)
-            kernels, launches = count_kernels(made.path)
+            kernels, launches = count_kernels(onnx.load(made.path, load_external_data=False))
             row.details = {**(made.details or {}), "kernel_nodes": kernels, "launches": row.nodes - kernels + launches}
         except PeerFailed as problem:
             row.problem = f"fails: {problem}"

@@ -182,9 +182,10 @@ class OnnxRunner:
         options.log_severity_level = 4
         providers: list[Any] = [PROVIDERS["cpu"]]
         if spec.provider == "cuda":
-            if count_kernels(spec.path)[0]:
+            model = onnx.load(spec.path, load_external_data=False)
+            if count_kernels(model)[0]:
                 runtime.register(options)
-            settings = {"enable_cuda_graph": str(int(graph)), "use_tf32": str(int(not is_single(spec.path)))}
+            settings = {"enable_cuda_graph": str(int(graph)), "use_tf32": str(int(not is_single(model)))}
             if clock.stream is not None:
                 settings["user_compute_stream"] = str(clock.stream)
             providers.insert(0, (PROVIDERS["cuda"], settings))
@@ -238,19 +239,19 @@ def _nothing() -> None:
     pass
 
 
-def is_single(path: Path) -> bool:
-    """Whether a model file has matrices or filters in single precision.
+def is_single(model: onnx.ModelProto) -> bool:
+    """Whether a model has matrices or filters in single precision.
 
     These are not to be multiplied as TF32. Without that, onnxruntime's convolutions use no tensor cores, whatever their
     precision is (``CreateCudnnFeExecutionPlan`` in its ``providers/cuda/nn/conv.cc``): models in half precision keep it.
     """
-    weights = onnx.load(path, load_external_data=False).graph.initializer
+    weights = model.graph.initializer
     return any(weight.data_type == onnx.TensorProto.FLOAT and len(weight.dims) > 1 for weight in weights)
 
 
-def count_kernels(path: Path) -> tuple[int, int]:
-    """Custom kernel nodes of a model file's main graph, and the launches that they make together."""
-    nodes = [node for node in onnx.load(path, load_external_data=False).graph.node if node.domain == KERNEL_DOMAIN]
+def count_kernels(model: onnx.ModelProto) -> tuple[int, int]:
+    """Custom kernel nodes of a model's main graph, and the launches that they make together."""
+    nodes = [node for node in model.graph.node if node.domain == KERNEL_DOMAIN]
     names = [a.s.decode() for node in nodes for a in node.attribute if a.name == "kernels"]
     return len(nodes), sum(len(text.splitlines()) for text in names)
 
