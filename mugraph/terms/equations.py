@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from mugraph.terms.shape import Dim, ShapeError, SymDim, Undecided, evaluate_dim, is_dim, plain_symbol, symbol
+from mugraph.terms.shape import Dim, ShapeError, SymDim, Undecided, evaluate_dim, is_dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import AttrValue
 
 __all__ = ["Equation", "bindable", "divided", "equations", "isolated", "quotient", "solve"]
@@ -116,7 +116,8 @@ def bindable(patterns: Iterable[Dim]) -> set[str]:
 def isolated(first: Dim, second: Dim, names: Sequence[str]) -> tuple[str, Dim] | None:
     """The first of the symbols for which ``first = second`` can be solved by a sum of positive multiples, and that sum.
 
-    Common factors are positive sizes and cancel: ``2*a*n = 2*b*n`` gives a = b.
+    Common factors are positive sizes and cancel: ``2*a*n = 2*b*n`` gives a = b. The sum does not contain the symbol, not even
+    within a minimum or a whole part: what replaces the symbol by the sum, as often as it occurs, comes to an end.
     """
     difference = first - second
     if not isinstance(difference, SymDim):
@@ -135,5 +136,7 @@ def isolated(first: Dim, second: Dim, names: Sequence[str]) -> tuple[str, Dim] |
         if sign not in (1, -1) or any(name in dict(powers) for powers in others):
             continue
         if all(-sign * coefficient > 0 for coefficient in others.values()):
-            return name, SymDim.make({powers: -sign * coefficient for powers, coefficient in others.items()})
+            solution = SymDim.make({powers: -sign * coefficient for powers, coefficient in others.items()})
+            if name not in symbols_within(solution):  # ``n = 2*floor(n/2)`` says something of n, not what n is
+                return name, solution
     return None

@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mugraph.terms.equations import bindable, divided, equations, isolated, quotient, solve
-from mugraph.terms.shape import Dim, ShapeError, SymDim, Undecided, evaluate_dim, is_dim, plain_symbol, same_dim, symbol
+from mugraph.terms.shape import (
+    Dim,
+    ShapeError,
+    SymDim,
+    Undecided,
+    evaluate_dim,
+    floor_div,
+    is_dim,
+    plain_symbol,
+    same_dim,
+    symbol,
+)
 
 NAMES = ("m", "n", "k")
 M, N, K = map(symbol, NAMES)
@@ -179,3 +190,9 @@ def test_the_first_symbol_that_can_be_is_isolated() -> None:
     assert isolated(2 * M * N, 2 * K * N, ("m", "k")) == ("m", K)
     assert isolated(2 * M, 3 * N, NAMES) is None
     assert isolated(M + N, M + N, NAMES) is None
+
+
+def test_a_symbol_is_not_what_it_is_itself_within() -> None:
+    assert isolated(M, 2 * floor_div(M, 2), NAMES) is None
+    assert isolated(M, N + 2 * floor_div(M, 2), NAMES) is None
+    assert isolated(M, 2 * floor_div(N, 2), NAMES) == ("m", 2 * floor_div(N, 2))
