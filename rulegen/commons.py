@@ -232,7 +232,12 @@ class SharedWorkers(UnitWorkers):
                     wait = min(2 * wait, _LONGEST)
                 else:
                     wait = _SHORTEST
-            yield json.loads(results[id_])
+            try:
+                given = json.loads(results[id_])
+            except (ValueError, RecursionError) as problem:
+                way_out = "run the command without --together, or with another database"
+                raise StoreError(f"a worker sent what is no JSON ({str(problem)[:100]}); {way_out}") from None
+            yield given
 
     def _wait(self, hand: Hand, missing: Collection[str], seconds: float) -> None:
         """Until others have done what they hold."""

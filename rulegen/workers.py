@@ -24,14 +24,28 @@ from typing import Any, TypeVar
 
 from rulegen.journal import generator_digest
 from rules_db.databases import PATIENCE
+from rules_db.entries import unproved
 from rules_db.files import StoreError
+from rules_db.trust.certificate import Trust
+from rules_db.trust.rule import Rule
 
-__all__ = ["Cluster", "Here", "Processes", "UnitWorkers", "begin_worker", "interrupts_later", "new_pool", "open_workers"]
+__all__ = [
+    "Cluster",
+    "Here",
+    "Processes",
+    "UnitWorkers",
+    "begin_worker",
+    "interrupts_later",
+    "new_pool",
+    "open_workers",
+    "sent_by",
+]
 
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
+_S = TypeVar("_S")
 
 _MOST_LOSSES = 3
 """Pools that may break one after the other without a unit done: then it is the unit that breaks them."""
@@ -59,6 +73,36 @@ class Here(UnitWorkers):
 
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
         return map(function, units)
+
+
+def sent_by(
+    workers: UnitWorkers,
+    function: Callable[[_T], _R],
+    units: Sequence[_T],
+    read: Callable[[_R], tuple[_S, Sequence[Rule]]],
+    trust: Trust = Trust.PROVED,
+) -> Iterator[_S]:
+    """What workers, perhaps on other machines, give of units: read, and its rules checked, before anything is kept.
+
+    Args:
+        read: what a unit gave as its asker uses it, and the rules in it.
+        trust: how much a rule has to bring.
+
+    Raises:
+        StoreError: a worker sent what is no result, or a rule that does not stand.
+    """
+    for result in workers.map(function, units):
+        try:
+            value, rules = read(result)
+        except (ValueError, TypeError, KeyError, AttributeError) as problem:
+            raise StoreError(f"a worker sent what is no result of {function.__name__} ({problem}); {_OTHERS}") from None
+        for rule in () if isinstance(workers, Here) else rules:
+            if reason := trust.refusal(rule.certificate.evidence) or unproved(rule):
+                raise StoreError(f"a worker sent rule {rule.id}, which is not taken: {reason}; {_OTHERS}")
+        yield value
+
+
+_OTHERS = "run the command without these workers, or with another database"
 
 
 class Processes(UnitWorkers):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +19,8 @@ from rulegen.numeric.bounds import error_bound, tests_needed
 from rulegen.numeric.fields import refute
 from rulegen.numeric.gate import cancels, retest
 from rulegen.prune.instances import Typing, commuted, drop_instances, generalise
-from rulegen.workers import UnitWorkers
-from rules_db.trust.rule import Side
+from rulegen.workers import UnitWorkers, sent_by
+from rules_db.trust.rule import Rule, Side
 
 __all__ = ["GatedCandidates", "delta_data", "gated_candidates"]
 
@@ -147,11 +148,21 @@ def _passed(candidates: list[CandidateRule], seed: int, workers: UnitWorkers, jo
         piece = candidates[start : start + _PIECE]
 
         def deltas(units: list[CandidateRule] = piece) -> list[str | None]:
-            return list(workers.map(delta_data, [[pack(candidate), seed] for candidate in units]))
+            return list(sent_by(workers, delta_data, [[pack(candidate), seed] for candidate in units], _delta))
 
         found = journal.recalled(f"field {start}", deltas)
         passed |= {candidate: delta for candidate, delta in zip(piece, found, strict=True) if delta is not None}
     return passed
+
+
+_DELTA = re.compile(r"none|2\^-\d{1,9}")
+
+
+def _delta(data: Any) -> tuple[str | None, list[Rule]]:
+    """What :func:`delta_data` tells, in which are no rules: it goes into their provenance."""
+    if data is not None and not _DELTA.fullmatch(data):
+        raise ValueError("no such likelihood")
+    return data, []
 
 
 @unit_of_work

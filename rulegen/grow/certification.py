@@ -21,7 +21,7 @@ from rulegen.prove.prover import Proof, Prover
 from rulegen.prune.attributes import generalise_attrs, generalise_numbers, generalise_terms
 from rulegen.rules import GENERATOR_VERSION
 from rulegen.workloads.workload import Workload
-from rules_db.exchange import format_rule, parse_conditions
+from rules_db.exchange import format_rule, parse_conditions, parse_rule
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
@@ -45,10 +45,11 @@ class Prospect:
     conditions: tuple[Condition, ...] | None = None
 
     @staticmethod
-    def of_data(data: list[Any]) -> Prospect:
-        """The prospect that :func:`prospect_data` tells."""
+    def read(data: list[Any]) -> tuple[Prospect, list[Rule]]:
+        """The prospect that :func:`prospect_data` tells, and the rule in it, if any. Raises ValueError, TypeError."""
         fate, conditions = data
-        return Prospect(fate, None if conditions is None else parse_conditions(conditions) if conditions else ())
+        prospect = Prospect(fate, None if conditions is None else parse_conditions(conditions) if conditions else ())
+        return prospect, [] if fate in FATES else [parse_rule(fate)]
 
 
 @unit_of_work

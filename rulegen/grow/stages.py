@@ -13,11 +13,9 @@ from rulegen.journal import Journal
 from rulegen.prune.derive import Deriver
 from rulegen.prune.instances import more_general_first
 from rulegen.rules import readable
-from rulegen.workers import Here, UnitWorkers
+from rulegen.workers import Here, UnitWorkers, sent_by
 from rulegen.workloads.workload import Workload
-from rules_db.entries import unproved
 from rules_db.exchange import parse_rule
-from rules_db.files import StoreError
 from rules_db.trust.rule import Rule
 
 __all__ = ["grow", "grow_parts"]
@@ -118,19 +116,13 @@ class _Grower:
             elif fate == "suspicious":
                 growth.suspicious.append(candidate)
             elif fate not in FATES:
-                growth.rules.append(self._standing(parse_rule(fate)))
+                growth.rules.append(parse_rule(fate))
                 deriver.add(growth.rules[-1])
         growth.derived = [candidate for candidate, fate in fates.items() if fate in ("derived", "proved and derived")]
         growth.survivors = sum(fate != "lost" for fate in fates.values())
         self.clock.stage("derivability", len(candidates) - len(growth.derived))
         self.clock.stage("floats", sum(fate not in ("derived", "lost") for fate in fates.values()))
         self.clock.stage("proved", len(growth.rules))
-
-    def _standing(self, rule: Rule) -> Rule:
-        """A rule that a worker sent, which may be on another machine. Raises StoreError where it is not proved."""
-        if not isinstance(self.workers, Here) and (reason := unproved(rule)):
-            raise StoreError(f"a worker sent rule {rule.id}, which is {reason}")
-        return rule
 
     def _fates(
         self, candidates: Sequence[CandidateRule], certifier: Certifier, deriver: Deriver
@@ -147,7 +139,7 @@ class _Grower:
             recorded = {key: self.journal.get(key) for key in window}
             ahead = [c for key, c in window.items() if recorded[key] is None] if self.workers.count > 1 else []
             asked = [candidate for candidate in ahead if not deriver.derives(candidate)]
-            found = map(Prospect.of_data, self.workers.map(prospect_data, list(map(certifier.unit, asked))))
+            found = sent_by(self.workers, prospect_data, list(map(certifier.unit, asked)), Prospect.read)
             prospects = dict(zip(asked, found, strict=True))
             start += size
             for key, candidate in window.items():

@@ -41,10 +41,8 @@ from rulegen.mine.supply import supply_of
 from rulegen.mine.values import ConeValues, agree
 from rulegen.numeric.floats import float_test
 from rulegen.prove.prover import Prover
-from rulegen.workers import Here, UnitWorkers
-from rules_db.entries import unproved
+from rulegen.workers import Here, UnitWorkers, sent_by
 from rules_db.exchange import format_rule, parse_rule
-from rules_db.files import StoreError
 from rules_db.trust.rule import Rule, Side
 
 __all__ = ["Mining", "mine", "record_data"]
@@ -174,10 +172,7 @@ class _Miner:
         forms = {_key(model, form): form for cone in window for form in self._forms(cone) if cone_key(form) not in self._seen}
         new = {key: form for key, form in forms.items() if self._journal.get(key) is None}
         units = [[self.seed, model, *_packed(form)] for form in new.values()]
-        for key, record in zip(new, workers.map(record_data, units), strict=True):
-            for rule in (parse_rule(fate) for _, fate in record if fate not in _FATES):
-                if reason := unproved(rule):
-                    raise StoreError(f"a worker sent rule {rule.id}, which is {reason}")
+        for key, record in zip(new, sent_by(workers, record_data, units, _read), strict=True):
             self._journal.put(key, record)
 
     def _forms(self, cone: Cone) -> Iterator[Cone]:
@@ -297,6 +292,13 @@ def record_data(unit: list[Any]) -> list[list[Any]]:
     seed, model, roots, types = unit
     cone = Cone(tuple(map(parse_term, roots)), {name: parse_type(text) for name, text in types.items()})
     return _miner(seed).record(model, cone)
+
+
+def _read(record: list[list[Any]]) -> tuple[list[list[Any]], list[Rule]]:
+    """What :func:`record_data` tells, and the rules in it."""
+    for roots, _ in record:
+        _ = [parse_term(root) for root in roots]
+    return record, [parse_rule(fate) for _, fate in record if fate not in _FATES]
 
 
 @lru_cache(maxsize=2)

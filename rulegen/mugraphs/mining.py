@@ -23,10 +23,10 @@ from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.goals import Goal
 from rulegen.mugraphs.lax import SubprogramBounds, goals_of, parts_of
 from rulegen.mugraphs.search import FoundKernels, KernelSearch, search
-from rulegen.workers import Here, UnitWorkers
-from rules_db.entries import proved
+from rulegen.workers import Here, UnitWorkers, sent_by
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Trust
+from rules_db.trust.rule import Rule
 
 __all__ = ["goals_and_parts", "mine_kernels", "search_data", "searched"]
 
@@ -63,13 +63,11 @@ def mine_kernels(
         journal or Journal(),
     )
     asked = [goal for goal in goals if journal.get(_key(goal)) is None]
-    records = workers.map(search_data, [[_goal_data(goal), asdict(how)] for goal in asked])
+    records = sent_by(workers, search_data, [[_goal_data(goal), asdict(how)] for goal in asked], _read, Trust.TESTED)
     for goal in goals:
         outcome = _known(goal, journal)
         if outcome is None:
             outcome = _kept(goal, next(records), journal)
-            if not isinstance(workers, Here):
-                proved(outcome.rules, "a worker", Trust.TESTED)
         found.append(outcome)
         show(len(found), len(goals))
     return found
@@ -137,6 +135,13 @@ def _goal_data(goal: Goal) -> list[Any]:
 def _record(outcome: FoundKernels) -> dict[str, Any]:
     """An outcome as journals and processes hand it on."""
     return {"rules": [format_rule(rule) for rule in outcome.rules], **{name: getattr(outcome, name) for name in _COUNTS}}
+
+
+def _read(record: dict[str, Any]) -> tuple[dict[str, Any], list[Rule]]:
+    """What :func:`search_data` tells, and the rules in it."""
+    if {*record} != {"rules", *_COUNTS}:
+        raise ValueError("other fields than those of an outcome")
+    return record, [parse_rule(text) for text in record["rules"]]
 
 
 def _outcome(goal: Goal, record: Mapping[str, Any]) -> FoundKernels:

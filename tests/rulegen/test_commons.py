@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from rulegen.commons import TASKS, SharedWorkers
-from rulegen.grow.certification import Certifier, Prospect, prospect_data
+from rulegen.commons import TASKS, SharedWorkers, _unit
+from rulegen.grow.certification import FATES, Certifier, Prospect, prospect_data
 from rulegen.grow.growth import Growth
 from rulegen.grow.stages import grow
 from rulegen.journal import pack, unpack
@@ -55,7 +55,8 @@ def test_a_prospect_is_the_same_behind_json() -> None:
     assert candidates
     for candidate in candidates:
         unit = json.loads(json.dumps(certifier.unit(candidate)))
-        found = Prospect.of_data(json.loads(json.dumps(prospect_data(unit))))
+        found, rules = Prospect.read(json.loads(json.dumps(prospect_data(unit))))
+        assert len(rules) == (found.fate not in FATES)
         assert found == Certifier(Growth(growth.workload, growth.max_ops, growth.seed), {}).prospect(candidate)
 
 
@@ -162,6 +163,16 @@ def test_a_killed_process_of_ones_own_is_not_waited_for(url: str, tmp_path: Path
         for process in workers._hands._processes.values():
             process.kill()
         assert len(list(results)) == 19
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[" * 100_000])
+def test_what_is_no_json_ends_the_asker_in_one_line(url: str, text: str) -> None:
+    with SharedWorkers(url) as workers:
+        assert list(workers.map(tripled, [1])) == [3]
+        assert workers._hand is not None
+        workers._hand.table.give_back("a stranger", {_unit(tripled, 2).id: text})
+        with pytest.raises(StoreError, match=r"a worker sent what is no JSON .*another database"):
+            list(workers.map(tripled, [2]))
 
 
 def test_the_tasks_of_the_generator_are_known() -> None:

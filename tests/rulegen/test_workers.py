@@ -18,13 +18,19 @@ from typing import Any
 import pytest
 
 from rulegen import workers as workers_module
+from rulegen.grow.candidates import delta_data
 from rulegen.grow.certification import FATES, prospect_data
 from rulegen.grow.stages import grow
+from rulegen.journal import Journal
 from rulegen.workers import Cluster, Here, Processes, UnitWorkers, open_workers
 from rulegen.workloads import get_workload
 from rules_db.exchange import format_rule, format_rules, parse_rule
 from rules_db.files import StoreError
 from rules_db.trust.certificate import Certificate
+from rules_db.trust.check import check
+from rules_db.trust.evidence import gather
+from rules_db.trust.properties import load_axioms
+from tests.support.rules import landmark
 
 KILLED = """
 import os, signal, time
@@ -147,9 +153,47 @@ class Lying(UnitWorkers):
             yield result
 
 
-def test_a_worker_cannot_bring_a_rule_that_is_not_proved() -> None:
-    with pytest.raises(StoreError, match=r"a worker sent rule \w+, which is not proved"):
-        grown(Lying())
+def test_a_worker_cannot_bring_a_rule_that_is_not_proved(tmp_path: Path, alone: str) -> None:
+    """Nor does it stand in the journal, from which the next growth, without that worker, would take it."""
+    workload = get_workload("attention-softmax")
+    with pytest.raises(StoreError, match=r"a worker sent rule \w+, which is not taken: not proved: .*without these workers"):
+        grow(workload, journal=Journal(tmp_path / "journal"), workers=Lying())
+    growth = grow(workload, journal=Journal(tmp_path / "journal"))
+    assert format_rules(growth.rules) + "".join(f"{candidate}\n" for candidate in growth.unproved) == alone
+
+
+class Sending(UnitWorkers):
+    """A machine that gives something else for the units of a task."""
+
+    count = 2
+
+    def __init__(self, task: Callable[[Any], Any], result: Any) -> None:
+        self._task, self._result = task, result
+
+    def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
+        return (self._result if function is self._task else function(unit) for unit in units)
+
+
+def test_a_worker_cannot_bring_a_rule_that_stands_by_tests_alone() -> None:
+    """Also one that passes them: tests do not rule out every mistake."""
+    found = gather(landmark("scalar"))
+    assert found is not None
+    tested = replace(landmark("scalar"), certificate=found)
+    assert check(tested, load_axioms()) == []
+    with pytest.raises(StoreError, match=r"a worker sent rule \w+, which is not taken: it is tested, not proved"):
+        grown(Sending(prospect_data, [format_rule(tested), ""]))
+
+
+@pytest.mark.parametrize("result", [None, 7, [], ["derived"], [["derived"], None], [7, None], ["no rule", None], ["derived", 7]])
+def test_what_is_no_result_ends_in_one_line(result: Any) -> None:
+    with pytest.raises(StoreError, match=r"a worker sent what is no result of prospect_data"):
+        grown(Sending(prospect_data, result))
+
+
+@pytest.mark.parametrize("result", [7, ["none"], "none\n  proof  everything", "2^-x"])
+def test_a_likelihood_is_nothing_else(result: Any) -> None:
+    with pytest.raises(StoreError, match=r"a worker sent what is no result of delta_data"):
+        grown(Sending(delta_data, result))
 
 
 # A cluster

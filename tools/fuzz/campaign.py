@@ -33,6 +33,8 @@ _TURN = 0.2
 """Seconds between two looks at the processes."""
 _CASES = 2000
 """Cases after which a process is replaced: what leaks, leaks no further."""
+_KEPT = 0.25
+"""Of the memory that a case may take, the most that its process may keep of earlier ones: they are none of its doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class _Server:
             while self.connection.poll():
                 message = self.connection.recv()
                 if isinstance(message, CaseReport):
-                    if self._cases >= _CASES:
+                    if self._cases >= _CASES or _resident(self._process.pid) > _KEPT * self.limits.memory:
                         self.stop()
                     return self._reported(message)
                 self._shown = {**self._shown, **message}

@@ -24,7 +24,7 @@ from rulegen.mine.miner import Mining, mine
 from rulegen.numeric.trials import try_out
 from rulegen.prove.prover import Prover
 from rulegen.prune.attributes import generalise_numbers
-from rulegen.workers import Here, open_workers
+from rulegen.workers import UnitWorkers, open_workers
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.files import StoreError
 from rules_db.trust.certificate import Certificate
@@ -115,13 +115,13 @@ def test_the_same_rules_whoever_compares_and_proves(tmp_path: Path) -> None:
             assert (together.cones, str(together.unproved)) == (alone.cones, str(alone.unproved))
 
 
-class Lying(Here):
+class Lying(UnitWorkers):
     """A machine that says of everything that it is proved, by nothing."""
 
     count = 2
 
     def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
-        for record in super().map(function, units):
+        for record in map(function, units):
             for pair in record:
                 if pair[1].startswith("rule "):
                     pair[1] = format_rule(replace(parse_rule(pair[1]), certificate=Certificate(())))
@@ -129,7 +129,7 @@ class Lying(Here):
 
 
 def test_a_worker_cannot_bring_a_rule_that_is_not_proved() -> None:
-    with pytest.raises(StoreError, match=r"a worker sent rule \w+, which is not proved"):
+    with pytest.raises(StoreError, match=r"a worker sent rule \w+, which is not taken: not proved"):
         mine({"gelu": spelling("gelu-erf")}, workers=Lying())
 
 

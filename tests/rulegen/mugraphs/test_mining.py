@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -21,8 +24,12 @@ from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.lax import SubprogramBounds
 from rulegen.mugraphs.mining import goals_and_parts, mine_kernels, searched
 from rulegen.mugraphs.search import KernelSearch
-from rulegen.workers import open_workers
-from rules_db.exchange import format_rule, read_rules
+from rulegen.workers import UnitWorkers, open_workers
+from rules_db.exchange import format_rule, parse_rule, read_rules
+from rules_db.files import StoreError
+from rules_db.trust.certificate import Certificate
+from rules_db.trust.check import check
+from rules_db.trust.properties import load_axioms
 from tools.mirage import programs
 
 
@@ -108,6 +115,34 @@ def test_several_processes_find_what_one_finds(lora: Path, tmp_path: Path) -> No
     for two in others:
         assert [list(map(format_rule, found.rules)) for found in one] == [list(map(format_rule, found.rules)) for found in two]
     assert any(found.rules for found in one)
+
+
+class Lying(UnitWorkers):
+    """A machine that sends its rules without proofs, or nothing that is known."""
+
+    count = 2
+
+    def __init__(self, change: Callable[[dict[str, Any]], Any]) -> None:
+        self._change = change
+
+    def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
+        return (self._change(function(unit)) for unit in units)
+
+
+def test_a_worker_cannot_bring_a_kernel_that_does_not_stand(lora: Path, tmp_path: Path) -> None:
+    """Nor does it stand in the journal afterwards."""
+
+    def unproved(record: dict[str, Any]) -> dict[str, Any]:
+        texts = [format_rule(replace(parse_rule(text), certificate=Certificate(()))) for text in record["rules"]]
+        return {**record, "rules": texts}
+
+    graphs = {"lora": load(lora).graph}
+    for change, message in ((unproved, r"rule \w+, which is not taken: not proved"), (len, "what is no result of search_data")):
+        with pytest.raises(StoreError, match=f"a worker sent {message}"):
+            mine_kernels(graphs, SubprogramBounds(), HOW, Journal(tmp_path / "journal"), workers=Lying(change))
+    found = mine_kernels(graphs, SubprogramBounds(), HOW, Journal(tmp_path / "journal"))
+    rules = [rule for outcome in found for rule in outcome.rules]
+    assert rules and all(check(rule, load_axioms()) == [] for rule in rules)
 
 
 def test_time_for_all_goals_ends_the_search(lora: Path) -> None:

@@ -86,6 +86,17 @@ def test_a_tally_counts_defects_apart_from_what_is_merely_told() -> None:
     assert tallies.examples[Fate.WRONG, "because of wrong"] == "wrong"
 
 
+def test_what_earlier_cases_left_in_memory_is_none_of_a_later_one_s_doing() -> None:
+    kept: list[bytearray] = []
+
+    def leaks(name: str, _: Show) -> CaseReport:
+        kept.append(bytearray(os.urandom(1)) * (60 << 20))
+        return CaseReport(Fate.UNCHANGED)
+
+    reports = campaign(map(str, range(12)), leaks, 1, CaseLimits(memory=psutil.Process().memory_info().rss + (300 << 20)))
+    assert [report.fate for _, report in reports] == [Fate.UNCHANGED] * 12
+
+
 def test_what_becomes_of_something_that_is_run_by_itself() -> None:
     def run(name: str) -> None:
         examine(name, lambda _: None)
