@@ -85,10 +85,11 @@ class Incumbent:
 class Proposals:
     """The result of searching; iterating over it makes the candidates that are worth a trial, the best first, one by one.
 
-    These are the best candidate, the best without one of the rules that save least, and the next best that use other rules: the
-    cost model knows no more than a part of what onnxruntime does with a model, and what it missed shows only end to end. After
-    an interruption it is the best alone. Each applies to the whole model and costs less than it; no two are the same graph. The
-    last is the model itself without the conditions in it that never change, where there are such.
+    These are the best candidate, the best of those without kernels where that has some, of those with kernels where it has none,
+    the best without one of the rules that save least, and the next best that use other rules: the cost model knows no more than a
+    part of what onnxruntime does with a model, and what it missed shows only end to end. After an interruption it is the best
+    alone. Each applies to the whole model and costs less than it; no two are the same graph. The last is the model itself without
+    the conditions in it that never change, where there are such.
 
     Attributes:
         search: at the prices of the last round.
@@ -165,8 +166,8 @@ class Proposals:
             picked: those that were worth a trial so far.
         """
         search, better = self.search, self.searched.better
-        for candidate in better if has_kernels(best) else ():
-            if not has_kernels(candidate):  # what kernels have to beat
+        for candidate in better:
+            if has_kernels(candidate) != has_kernels(best):  # what kernels have to beat, or kernels that are priced too high
                 yield search.simplified(candidate, graph)
                 break
         gains: dict[str, float] = {}

@@ -149,7 +149,7 @@ def make(runner: str, row: StepRow, work: Path, arguments: Sequence[str], budget
         row.problems[runner] = f"onnx-superopt fails: {problem}"
         return
     summary = (made.details or {})["summary"]
-    kept = ("kernels", "seconds", "predicted_before", "predicted_after", "message")
+    kept = ("kernels", "seconds", "predicted_before", "predicted_after", "message", "notes", "dropped", "tried")
     row.files[runner], row.made[runner] = target, {"wall": made.seconds, **{key: summary.get(key) for key in kept}}
 
 

@@ -38,6 +38,7 @@ from rewriter.run.task import Task, read_task
 from rewriter.run.workbench import Workbench, open_workbench
 from rewriter.run.writing import write
 from rewriter.search.backtracking import Searched
+from rewriter.search.candidate import Candidate
 from rules_db.exchange import format_rule
 from tests.support.graphs import rule
 from tests.support.runs import FASTER, SAME, ops, workbench
@@ -190,6 +191,26 @@ def test_proposals_are_cheaper_and_no_two_are_the_same(source: Path) -> None:
         assert [p.candidate.graph.digest for p in interrupted] == [proposed[0].graph.digest]
     with workbench(source, []) as bench:
         assert proposals_of(bench).is_empty
+
+
+@pytest.mark.parametrize("best_has_kernels", [True, False])
+def test_kernels_and_their_absence_are_tried_against_each_other(
+    source: Path, best_has_kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second trial is of the other kind, whichever the best candidate is of: kernels may be priced too low, or too high."""
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        best, *others = proposals.searched.better
+        rival = next(c for c in reversed(others) if len(c.moves) == 1)
+        assert rival.graph.digest != [p.candidate for p in proposals][1].graph.digest, "it comes second anyhow"
+
+        def has_kernels(candidate: Candidate) -> bool:
+            return (candidate.graph.digest == rival.graph.digest) != best_has_kernels
+
+        monkeypatch.setattr("rewriter.run.proposing.has_kernels", has_kernels)
+        digests = [p.candidate.graph.digest for p in proposals]
+        assert digests[:2] == [best.graph.digest, rival.graph.digest]
+        assert len(set(digests)) == len(digests)
 
 
 def test_what_is_no_cheaper_on_the_whole_model_is_not_proposed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
