@@ -90,7 +90,7 @@ class SizeEquations:
         part = last - first
         if start == 0 and self._apart and 0 < last < most:
             rest = self._symbols.now(whole) - self._symbols.now(end)
-            if not isinstance(rest, SymDim) or any(n < 0 for _, n in rest.terms):
+            if isinstance(rest, SymDim) and any(n < 0 for _, n in rest.terms):
                 yield whole, end + self._symbols.fresh(most - last)
         elif part > 0 and not any(n % part for n in (first, last, most)) and most <= _MOST_TIMES * part:
             length = self._symbols.now(end) - self._symbols.now(start)

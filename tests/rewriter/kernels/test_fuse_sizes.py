@@ -10,11 +10,12 @@ import pytest
 from mugraph.blocks.sizes import specialised
 from mugraph.blocks.statements import Factor, Index, Load
 from mugraph.graph import Graph
-from mugraph.terms.shape import DataType, TensorType, symbol
+from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.text import parse_term
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.sizes import VARIANTS, Variant, generalised, untold
+from rewriter.kernels.fuse.symbols import SizeSymbols
 from rewriter.kernels.proposals import KernelProposals
 from rules_db.trust.check import check
 from rules_db.trust.interpreted import interpret, kernel_of_rule
@@ -147,6 +148,22 @@ def test_what_cannot_be_solved_keeps_its_size() -> None:
     found = generalised([parse_term("Relu(Reshape[drop=2,shape=(8,3)](x0))")], types, Variant(True, True))
     assert found is not None and found.sizes == {"d0": 5}
     assert [str(t) for t in found.types.values()] == ["float16[d0,6,4]"]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_beginning_of_a_part_that_keeps_its_size_asks_for_nothing(variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left behind the beginning is a number: a symbol for it was found to be that number, over and over."""
+    fresh = SizeSymbols.fresh
+
+    def limited(symbols: SizeSymbols, value: Dim) -> Dim:
+        assert len(symbols.values) < 100, "one symbol after another"
+        return fresh(symbols, value)
+
+    monkeypatch.setattr(SizeSymbols, "fresh", limited)
+    outer = "Slice[axes=(-1,),ends=(34,),starts=(2,),steps=(1,)](x0)"
+    inner = parse_term(f"Slice[axes=(-1,),ends=(16,),starts=(0,),steps=(1,)]({outer})")
+    found = generalised([inner], {"x0": TensorType(HALF, (5, 35))}, variant)
+    assert found is not None and found.terms == (inner,) and found.sizes == {"d0": 5}
 
 
 def test_a_symbol_that_no_place_tells_is_none_of_a_stored_rule() -> None:
