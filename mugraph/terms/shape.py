@@ -113,14 +113,17 @@ class SymDim:
         kept = {m: c for m, c in terms.items() if c != 0}
         if not kept:
             return 0
-        if set(kept) == {()}:
-            return kept[()]
-        return SymDim(tuple(sorted(kept.items())))
+        if len(kept) > 1:
+            return SymDim(tuple(sorted(kept.items())))
+        ((monomial, coefficient),) = kept.items()
+        return SymDim(((monomial, coefficient),)) if monomial else coefficient
 
     def symbols(self) -> frozenset[str]:
         return frozenset(name for monomial, _ in self.terms for name, _ in monomial)
 
     def __add__(self, other: Dim) -> Dim:
+        if other == 0:
+            return self
         total = dict(self.terms)
         for monomial, coefficient in _terms(other):
             total[monomial] = total.get(monomial, 0) + coefficient
@@ -129,7 +132,7 @@ class SymDim:
     __radd__ = __add__
 
     def __neg__(self) -> Dim:
-        return SymDim.make({m: -c for m, c in self.terms})
+        return SymDim(tuple((m, -c) for m, c in self.terms))
 
     def __sub__(self, other: Dim) -> Dim:
         return self + (-other)
@@ -138,6 +141,8 @@ class SymDim:
         return (-self) + other
 
     def __mul__(self, other: Dim) -> Dim:
+        if isinstance(other, int):
+            return SymDim(tuple((m, c * other) for m, c in self.terms)) if other else 0
         product: dict[Monomial, int] = {}
         for left, a in self.terms:
             for right, b in _terms(other):

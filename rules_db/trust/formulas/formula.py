@@ -32,7 +32,7 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from mugraph.terms.shape import Dim, SymDim, symbol
@@ -90,20 +90,27 @@ class Formula:
 
     Attributes:
         terms: product to its coefficient, which is not zero.
-        free: the index variables in it that no sum binds.
-        height: how many sums stand within each other, at most.
     """
-
-    __slots__ = ("free", "height", "key", "terms")
 
     def __init__(self, terms: Mapping[_Monomial, Fraction]) -> None:
         self.terms = {m: c for m, c in terms.items() if c}
         if len(self.terms) > _MOST_TERMS:
             raise NotDecided(f"a sum of more than {_MOST_TERMS} products")
-        self.key = hashlib.blake2b("+".join(sorted(f"{c}*{_text(m)}" for m, c in self.terms.items())).encode()).digest()
-        atoms = {atom for monomial in self.terms for atom, _ in monomial}
-        self.free = frozenset(name for atom in atoms for name in _free(atom))
-        self.height: int = max((_height(atom) for atom in atoms), default=0)
+
+    @cached_property
+    def key(self) -> bytes:
+        """By which formulas are compared: most are a step on the way to another, and never asked for it."""
+        return hashlib.blake2b("+".join(sorted(f"{c}*{_text(m)}" for m, c in self.terms.items())).encode()).digest()
+
+    @cached_property
+    def free(self) -> frozenset[Position]:
+        """The index variables in it that no sum binds."""
+        return frozenset(name for monomial in self.terms for atom, _ in monomial for name in _free(atom))
+
+    @cached_property
+    def height(self) -> int:
+        """How many sums stand within each other, at most."""
+        return max((_height(atom) for monomial in self.terms for atom, _ in monomial), default=0)
 
     @staticmethod
     def number(value: int | Fraction) -> Formula:
@@ -122,7 +129,7 @@ class Formula:
     def __add__(self, other: Formula) -> Formula:
         total = dict(self.terms)
         for monomial, coefficient in other.terms.items():
-            total[monomial] = total.get(monomial, Fraction(0)) + coefficient
+            total[monomial] = total[monomial] + coefficient if monomial in total else coefficient
         return Formula(total)
 
     def __neg__(self) -> Formula:
@@ -138,7 +145,7 @@ class Formula:
         for left, a in self.terms.items():
             for right, b in other.terms.items():
                 key = _joined(left, right)
-                total[key] = total.get(key, Fraction(0)) + a * b
+                total[key] = total[key] + a * b if key in total else a * b
         return Formula(total)
 
     @property
@@ -169,7 +176,8 @@ def _joined(left: _Monomial, right: _Monomial) -> _Monomial:
         return left or right
     powers = dict(left)
     for atom, power in right:
-        powers[atom] = Fraction(1) if atom[0] in TRUTHS or atom[0] == "infinity" else powers.get(atom, Fraction(0)) + power
+        is_idempotent = atom[0] in TRUTHS or atom[0] == "infinity"
+        powers[atom] = Fraction(1) if is_idempotent else powers[atom] + power if atom in powers else power
     return frozenset((atom, power) for atom, power in powers.items() if power)
 
 
@@ -242,7 +250,7 @@ def _total(formulas: Iterable[Formula]) -> Formula:
     total: dict[_Monomial, Fraction] = {}
     for formula in formulas:
         for monomial, coefficient in formula.terms.items():
-            total[monomial] = total.get(monomial, Fraction(0)) + coefficient
+            total[monomial] = total[monomial] + coefficient if monomial in total else coefficient
             if not total[monomial]:
                 del total[monomial]
         if len(total) > _MOST_TERMS:
@@ -334,10 +342,11 @@ def _sum_over(index: Position, monomial: _Monomial, coefficient: Fraction) -> Fo
     """The sum of one product over all values of an index variable."""
     inner = frozenset(item for item in monomial if index in _free(item[0]))
     outer = Formula({monomial - inner: coefficient})
-    return outer * (_sum_of({index}, inner) if inner else number_of(index.size))
+    return outer * (_sum_of(frozenset({index}), inner) if inner else number_of(index.size))
 
 
-def _sum_of(indices: set[Position], factors: _Monomial) -> Formula:
+@lru_cache(maxsize=_REMEMBERED)
+def _sum_of(indices: frozenset[Position], factors: _Monomial) -> Formula:
     """The sum of a product over some index variables: sums within it join it, what does not share an index stands apart."""
     product = Formula({factors: Fraction(1)})
     taken = set(product.free) | indices
@@ -351,7 +360,7 @@ def _sum_of(indices: set[Position], factors: _Monomial) -> Formula:
                 names[bound] = Position(f"~{number}", bound.size)
                 taken.add(names[bound])
             factor = _renamed(atom[2], names)
-            indices = indices | set(names.values())
+            indices = indices.union(names.values())
         opened = opened * factor
     if len(opened.terms) != 1:
         return _nested_sum(indices, opened)
@@ -374,13 +383,13 @@ def _sum_of(indices: set[Position], factors: _Monomial) -> Formula:
     return result
 
 
-def _nested_sum(indices: set[Position], formula: Formula) -> Formula:
+def _nested_sum(indices: Set[Position], formula: Formula) -> Formula:
     for name in sorted(indices):
         formula = summed(formula, name)
     return formula
 
 
-def _named_sum(indices: set[Position], factors: _Monomial) -> Formula:
+def _named_sum(indices: Set[Position], factors: _Monomial) -> Formula:
     """The atom of a sum: its index variables are named so that sums that differ in names or order are one."""
     body = Formula({factors: Fraction(1)})
     if len(indices) > _MOST_INDICES:

@@ -66,8 +66,7 @@ class Position(str):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __hash__(self) -> int:
-        return hash(("position", str.__hash__(self)))
+    __hash__ = str.__hash__
 
 
 class Quotient(str):
@@ -88,8 +87,7 @@ class Quotient(str):
     def __ne__(self, other: object) -> bool:
         return not self == other
 
-    def __hash__(self) -> int:
-        return hash(("quotient", str.__hash__(self)))
+    __hash__ = str.__hash__
 
 
 _Bounds = tuple[Dim, Dim]
