@@ -188,7 +188,7 @@ def compile_on_cpu(
             continue
         tables = _tables(of_it)
         plans = [
-            _shared_out(scheduled.kernel, schedules, replace(source.plan, inputs=len(scheduled.kernel.inputs) + len(tables)))
+            _shared_out(scheduled.kernel, schedules, source, len(scheduled.kernel.inputs) + len(tables))
             for schedules, source in zip(scheduled.variants.schedules, of_it, strict=True)
         ]
         plan = plans[0] if len(plans) == 1 else choice_of(scheduled.kernel, scheduled.variants, plans)
@@ -214,13 +214,11 @@ def _written(
     return sources, problems
 
 
-def _shared_out(kernel: Kernel, schedules: Sequence[Schedule], plan: Plan) -> Plan:
-    """The plan with how many blocks a thread gets at least; where a loop is split, a block graph has two launches."""
-    least = []
-    for block, schedule in zip(kernel.blocks, schedules, strict=True):
-        least += [blocks_a_thread(block, schedule)] * (2 if schedule.split > 1 else 1)
-    launches = [replace(launch, threads=count) for launch, count in zip(plan.launches, least, strict=True)]
-    return replace(plan, launches=tuple(launches))
+def _shared_out(kernel: Kernel, schedules: Sequence[Schedule], source: CSource, inputs: int) -> Plan:
+    """The plan of a node with so many inputs, with how many blocks a thread gets at least."""
+    least = [blocks_a_thread(block, schedule) for block, schedule in zip(kernel.blocks, schedules, strict=True)]
+    owned = zip(source.plan.launches, source.blocks, strict=True)
+    return replace(source.plan, inputs=inputs, launches=tuple(replace(launch, threads=least[number]) for launch, number in owned))
 
 
 def _tables(sources: Sequence[Source] | Sequence[CSource]) -> tuple[np.ndarray, ...]:

@@ -65,7 +65,9 @@ def prepared(source: CSource, library: ctypes.CDLL, given: Sequence[np.ndarray])
         np.full([Expression.of(dim).value(shapes) for dim in output.shape], 77, output.dtype.numpy())
         for output in source.plan.outputs
     ]
-    scratch = [np.full(Expression.of(size).value(shapes), 0xFF, np.uint8) for size in source.plan.scratch]
+    scratch = [aligned(Expression.of(size).value(shapes)) for size in source.plan.scratch]
+    for junk in scratch:
+        junk.fill(0xFF)
     packed = [aligned(Expression.of(packing.bytes).value(shapes)) for packing in source.plan.packings]
     for packing, panels in zip(source.plan.packings, packed, strict=True):
         library[packing.function](ctypes.c_void_p(inputs[packing.input].ctypes.data), ctypes.c_void_p(panels.ctypes.data), None)

@@ -1,7 +1,8 @@
 """C source from a graph-defined kernel and its schedules.
 
 One function a launch, as in Triton's text of the same kernel: the block graph itself, and where its loop is split a second one
-that combines the parts. A function runs a range of its blocks, one after another; blocks may run at the same time on several
+that combines the parts; before it, where numbers are multiplied in parts, those that take left operands apart (splits.py). A
+function runs a range of its blocks, one after another; blocks may run at the same time on several
 threads. A tile that is asked in more than one loop nest is an array on the stack; tiles at an edge are shorter, so nothing is
 padded. Floats are computed in 32 bits whatever they are in memory. Of a schedule the sizes of tiles and the parts of the loop
 count, its constants (what a GPU asks for ahead), which products read from panels, and the parts of their numbers; warps, stages
@@ -27,11 +28,12 @@ from mugraph.blocks.statements import InvalidBlock
 from rewriter.kernels.c.function import CFunction
 from rewriter.kernels.c.nests import ELEMENTS
 from rewriter.kernels.c.panels import pack_function, packed_bytes, panels_text
+from rewriter.kernels.c.splits import Splits
 from rewriter.kernels.text.names import Names, heading
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.text.thread import NotGenerated
-from rewriter.runtime.plan import Output, Packing, Plan
+from rewriter.runtime.plan import Launch, Output, Packing, Plan
 
 __all__ = ["CSource", "generate"]
 
@@ -41,11 +43,13 @@ class CSource:
     """C text with one function a launch of a plan.
 
     Attributes:
+        blocks: of each launch the number of its block graph.
         tables: what it reads beside the kernel's inputs, as further ones (:func:`mugraph.blocks.mask_lists.mask_tables`).
     """
 
     text: str
     plan: Plan
+    blocks: tuple[int, ...]
     tables: tuple[np.ndarray, ...] = ()
 
 
@@ -75,7 +79,7 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
         if not name.isascii():
             raise NotGenerated(f"the name {name!r}, which is not of ASCII")
     types, places, tables = kernel.tensors, Places(kernel, tables_before), mask_tables(kernel, schedules)
-    texts, launches = list[str](), []
+    texts, launches, blocks, splits = list[str](), list[Launch](), list[int](), Splits(places)
     renamed = dict(zip(before, (tensor.name for tensor in kernel.inputs), strict=True))
     for number, (block, schedule) in enumerate(zip(kernel.blocks, schedules, strict=True)):
         check_schedule(block, schedule)
@@ -88,10 +92,15 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
         taken = {*names.reserved, *(f"{axis}_{suffix}" for axis in block.sizes for suffix in names.suffixes)}
         for role in roles:
             function = CFunction(
-                block, schedule, types, places, role, states, masks, taken, {renamed[name] for name in schedule.ahead}
+                block, schedule, types, places, role, states, masks, taken, splits, {renamed[name] for name in schedule.ahead}
             )
-            texts.append(function.write())
+            text = function.write()
+            for split, launch in splits.write():
+                texts.append(split)
+                launches.append(launch)
+            texts.append(text)
             launches.append(function.launch())
+        blocks += [number] * (len(launches) - len(blocks))
     comment = "\n".join(line.replace("*/", "* /") for line in heading(kernel, digest, schedules, " * "))
     headers = [_header("functions.h"), *([_header("dots.h")] if any("dot_add(" in text for text in texts) else [])]
     headers += [panels_text(frozenset(parts for _, parts in places.packed))] if places.packed else []
@@ -103,7 +112,7 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
     shapes = places.shapes(kernel.outputs)
     outputs = tuple(Output(t.type.dtype, shape) for t, shape in zip(kernel.outputs, shapes, strict=True))
     plan = Plan(len(kernel.inputs) + len(tables), outputs, tuple(launches), tuple(places.scratch_bytes), tuple(packings))
-    return CSource(text, plan, tables)
+    return CSource(text, plan, tuple(blocks), tables)
 
 
 @cache

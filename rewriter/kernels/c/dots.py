@@ -14,7 +14,17 @@ from mugraph.terms.shape import DataType, Dim
 from mugraph.terms.term import var
 from rewriter.kernels.c.lines import times
 from rewriter.kernels.c.nests import Nests
-from rewriter.kernels.c.panels import PANELS_STACK, WIDEST_PANEL, WIDEST_STEP, adding_function, reads_panels
+from rewriter.kernels.c.panels import (
+    PANELS_STACK,
+    WIDEST_PANEL,
+    WIDEST_STEP,
+    adding_function,
+    multiplying_function,
+    plain_axes,
+    reads_panels,
+)
+from rewriter.kernels.c.parts import STRIPE_ROWS
+from rewriter.kernels.c.splits import Split, Splits
 from rewriter.kernels.c.steps import Group, Let, Product, Step, Turned
 from rewriter.kernels.text.places import Places
 
@@ -26,11 +36,12 @@ class Dots:
 
     Args:
         constants: tensors that may be packed once.
-        parts: of their numbers, and of what they are multiplied with, on a processor with tiles for it.
+        splits: left operands in parts.
+        parts: of the constants' numbers, and of what they are multiplied with, on a processor with tiles for it.
     """
 
-    def __init__(self, nests: Nests, places: Places, constants: Collection[str], parts: int) -> None:
-        self._nests, self._places, self._constants, self._parts = nests, places, constants, parts
+    def __init__(self, nests: Nests, places: Places, constants: Collection[str], splits: Splits, parts: int) -> None:
+        self._nests, self._places, self._constants, self._splits, self._parts = nests, places, constants, splits, parts
 
     def steps(
         self,
@@ -124,9 +135,11 @@ class Dots:
         result, result_strides = self._place(step.name)
         columns = step.axes[-1]
         outer = [axis for axis in step.axes if axis not in (step.rows, columns)]
-        function, right = "dot_add", self._packed(step)
+        function, right, split = "dot_add", self._packed(step), list[str]()
         if right is not None:
-            function, nests.lines.stack["panel_add"] = adding_function(self._parts), PANELS_STACK
+            split = self._split(step)
+            function = (multiplying_function if split else adding_function)(self._parts)
+            nests.lines.stack["panel_add"] = PANELS_STACK
         else:
             matrix, strides = self._place(step.right)
             right = [_at(matrix, strides, outer), strides[step.over]]
@@ -137,6 +150,7 @@ class Dots:
             _at(left, left_strides, outer),
             left_strides[step.rows] if step.rows else "0",
             left_strides[step.over],
+            *split,
             *right,
             tiling.length(step.rows) if step.rows else "1",
             *(tiling.length(axis) for axis in (columns, step.over)),
@@ -156,6 +170,21 @@ class Dots:
             self._nests.tensors.append(name)
         whole = self._nests.types[load.tensor].shape[0]
         return [name, str(whole), tiling.start(columns), tiling.start(step.over)]
+
+    def _split(self, step: Product) -> list[str]:
+        """A left operand that another launch takes apart, as ``panel_multiply`` has it: where its parts are, the length of a row,
+        and where the tile begins in a column and in a row. Empty where this function takes it apart.
+        """
+        load, tiling, rows = self._load(step.left), self._nests.tiling, step.rows
+        if self._parts == 1 or load is None or rows is None or not tiling.is_cut(rows) or tiling[rows] % STRIPE_ROWS:
+            return []
+        height, depth = (tiling.block.sizes[axis] for axis in (rows, step.over))
+        if not isinstance(depth, int) or plain_axes(load.view) != ((rows, height), (step.over, depth)):
+            return []
+        name = self._splits.name(Split(load.tensor, height, depth, self._parts))
+        if name not in self._nests.tensors:
+            self._nests.tensors.append(name)
+        return [name, str(depth), tiling.start(rows), tiling.start(step.over)]
 
     def _panels(self, right: str, over: str, columns: str) -> Load | None:
         """What loads a right operand that may be read from panels; ``None`` where it may not."""
@@ -184,9 +213,9 @@ class Dots:
         nests, tiling = self._nests, self._nests.tiling
         if name in nests.held:
             held, stride, strides = nests.held[name], 1, dict[str, str]()
-            for axis in reversed(held.axes):
+            for axis, size in zip(reversed(held.axes), reversed(tiling.room(held.axes)), strict=True):
                 strides[axis] = str(stride)
-                stride *= tiling[axis]
+                stride *= size
             return f"&{held.text}{'[0]' * len(held.axes)}", strides
         load = nests.inline[name]
         assert isinstance(load, Load)

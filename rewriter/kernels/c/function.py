@@ -34,6 +34,7 @@ from rewriter.kernels.c.dots import Dots
 from rewriter.kernels.c.lines import CLines, times
 from rewriter.kernels.c.nests import ELEMENTS, Held, MaskSource, Nests, StateLoad
 from rewriter.kernels.c.shown import shown_bounds
+from rewriter.kernels.c.splits import Splits
 from rewriter.kernels.c.steps import Fold, Let, Put, Step, grouped
 from rewriter.kernels.c.tiling import TileSizes
 from rewriter.kernels.text.analysis import chosen_loads, fused_products, needed_values
@@ -56,6 +57,7 @@ class CFunction:
         states: scratch tensors for the states of the accumulators, where the loop is split.
         tables: names of the tables of each stored mask.
         taken: names that mean something else in the text.
+        splits: matrices in parts, which the functions of the kernel share.
         constants: tensors that may be packed once.
 
     Raises:
@@ -73,6 +75,7 @@ class CFunction:
         states: Mapping[str, Tensor],
         tables: Mapping[str, tuple[str, ...]],
         taken: set[str],
+        splits: Splits,
         constants: Collection[str] = (),
     ) -> None:
         self._block, self._places, self._role, self._states, self._tables = block, places, role, states, tables
@@ -82,7 +85,8 @@ class CFunction:
         self._tiling = TileSizes(block, schedule)
         self._lines = CLines({*taken, self.name, *self._types, *places.symbols})
         self._nests = Nests(self._lines, self._tiling, self._types, chosen_loads(block))
-        self._dots = Dots(self._nests, places, constants, schedule.parts)
+        self._splits = splits
+        self._dots = Dots(self._nests, places, constants, splits, schedule.parts)
         self._accumulators = AccumulatorSteps(self._tiling, self._product_steps)
         self._fused = fused_products(block)
         self._listed = listed_mask(block, schedule) if tables else None
@@ -112,7 +116,7 @@ class CFunction:
                 f"block {block.name}: {used} bytes of tiles on the stack, {worst} alone {lines.stack[worst]}; "
                 f"a function may have {STACK}: take smaller tiles"
             )
-        self._types |= {name: TensorType(DataType.FLOAT, ()) for name in self._places.packed.values()}
+        self._types |= {name: TensorType(DataType.FLOAT, ()) for name in {*self._places.packed.values(), *self._splits.names}}
         head = f"void {self.name}(void *const *arguments, const int64_t *grid, int64_t first, int64_t last)"
         return "\n".join(["", head + " {", *self._parameters(), *lines.lines, "}"])
 

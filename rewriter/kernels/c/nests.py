@@ -7,6 +7,7 @@ wraps, the loop ends and the next begins. Sums and maxima along it are reduction
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -107,11 +108,9 @@ class Nests:
         type_ = "uint8_t" if kind == "bool" and axes else c_type(kind)
         text = self.lines.fresh(f"{name}_entries" if axes else name)
         if axes:
-            self.lines.line(f"_Alignas(64) {type_} {text}{self.tiling.shape(axes)};")
-            count = 1
-            for axis in axes:
-                count *= self.tiling[axis]
-            self.lines.stack[text] = count * {"float": 4, "int": 8, "bool": 1}[kind]
+            room = self.tiling.room(axes)
+            self.lines.line(f"_Alignas(64) {type_} {text}{''.join(f'[{size}]' for size in room)};")
+            self.lines.stack[text] = math.prod(room) * {"float": 4, "int": 8, "bool": 1}[kind]
         else:
             self.lines.line(f"{type_} {text};")
         self.held[name] = Held(text, kind, tuple(axes))

@@ -23,9 +23,11 @@ __all__ = [
     "WIDEST_PANEL",
     "WIDEST_STEP",
     "adding_function",
+    "multiplying_function",
     "pack_function",
     "packed_bytes",
     "panels_text",
+    "plain_axes",
     "reads_panels",
 ]
 
@@ -87,6 +89,8 @@ def panels_text(several: Collection[int]) -> str:
         texts += ["#ifdef __AMX_BF16__", ranges_text(), *map(parts_text, in_parts), "#else"]
         for parts in in_parts:
             texts += [f"#define {adding_function(parts)} panel_add", f"#define {_packing_function(parts)} panel_pack"]
+            split = "c, c_m, a, a_m, a_k, split, depth, row, at, ..."
+            texts.append(f"#define {multiplying_function(parts)}({split}) panel_add(c, c_m, a, a_m, a_k, __VA_ARGS__)")
         texts.append("#endif")
     return "\n".join(texts)
 
@@ -94,6 +98,11 @@ def panels_text(several: Collection[int]) -> str:
 def adding_function(parts: int) -> str:
     """The name of ``panel_add`` for numbers in so many parts."""
     return "panel_add" if parts == 1 else f"panel_add_{parts}"
+
+
+def multiplying_function(parts: int) -> str:
+    """The name of ``panel_add`` for a left operand that was split into so many parts."""
+    return f"panel_multiply_{parts}"
 
 
 def _packing_function(parts: int) -> str:
@@ -124,10 +133,10 @@ def reads_panels(load: Load, type_: TensorType, over: str, columns: str) -> bool
     """Whether a tile of a tensor is one of a matrix as it is stored, the contracted axis first."""
     if type_.dtype != DataType.FLOAT or len(type_.shape) != 2 or not all(isinstance(dim, int) for dim in type_.shape):
         return False
-    return _axes(load.view) == ((over, type_.shape[0]), (columns, type_.shape[1]))
+    return plain_axes(load.view) == ((over, type_.shape[0]), (columns, type_.shape[1]))
 
 
-def _axes(view: View) -> tuple[tuple[str | None, object], ...] | None:
+def plain_axes(view: View) -> tuple[tuple[str | None, object], ...] | None:
     """The axes of a view and their sizes; ``None`` where it is not the positions of an axis that count, each once."""
     indices = [factor.index for factor in view]
     if any((index.shift, index.divide, index.modulo, index.offset) != (0, 1, None, 0) for index in indices):

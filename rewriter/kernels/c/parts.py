@@ -25,12 +25,14 @@ from string import Template
 from rewriter.kernels.c.compile import LEVELS
 from rewriter.kernels.c.tiles import PartPair, TileLayout, TileTarget, matrix_tiles
 
-__all__ = ["MATRIX", "TERMS", "UNIT_NUMBERS", "parts_bytes", "parts_text", "ranges_text"]
+__all__ = ["MATRIX", "STRIPE_ROWS", "TERMS", "UNIT_NUMBERS", "parts_bytes", "parts_text", "ranges_text", "split_words"]
 
 MATRIX = TileTarget.of(LEVELS["x86-64-amx"])
 """The tiles."""
 UNIT_NUMBERS = 32
 """Numbers of a column that lie together in a panel, part by part: what a tile takes at once."""
+STRIPE_ROWS = 16
+"""Rows of the left operand of which a tile takes as many numbers at once."""
 TERMS = {
     2: (PartPair(0, 1), PartPair(1, 0), PartPair(0, 0)),
     3: (PartPair(0, 2), PartPair(0, 1), PartPair(1, 1), PartPair(1, 0), PartPair(2, 0), PartPair(0, 0)),
@@ -40,6 +42,8 @@ _ROWS = 128
 _UNIT, _PANEL = UNIT_NUMBERS // 2, 32
 _PART = _UNIT * _PANEL
 """Words of one part of a unit of a panel."""
+_TILE = _UNIT * STRIPE_ROWS
+"""Words of one part of a unit of a stripe."""
 
 
 def _slab(parts: int) -> int:
@@ -53,6 +57,12 @@ def parts_bytes(k: int, n: int, parts: int) -> int:
     return 4 * -(-n // _PANEL) * (units * parts * _PART + -(-2 * units // 16) * 16)
 
 
+def split_words(k: int, parts: int) -> int:
+    """Words of a stripe of 16 rows of so many numbers in parts, with the ranges of its units."""
+    units = -(-k // UNIT_NUMBERS)
+    return units * parts * _TILE + -(-2 * units // 16) * 16
+
+
 @cache
 def ranges_text() -> str:
     """What the texts of all parts share."""
@@ -62,9 +72,8 @@ def ranges_text() -> str:
 @cache
 def parts_text(parts: int) -> str:
     """``panel_add`` and ``panel_pack`` of numbers in parts, with the number of parts behind their names."""
-    slab = _slab(parts)
-    layout = TileLayout(parts * (slab + 16), slab + 16, parts * _PANEL, _PART)
-    numbers = {"parts": parts, "rows": _ROWS, "slab": slab, "unit": parts * _PART}
+    layout = TileLayout(parts * _UNIT, _TILE, parts * _PANEL, _PART)
+    numbers = {"parts": parts, "rows": _ROWS, "slab": _slab(parts), "left": parts * _TILE, "unit": parts * _PART}
     return matrix_tiles(f"matrix_tiles_{parts}", TERMS[parts], layout) + Template(_TEXT).substitute(numbers)
 
 
@@ -91,27 +100,34 @@ static inline int64_t part_panel(int64_t units, int64_t unit) { return units * u
 """
 
 _TEXT = """
-enum { PART_ROWS_$parts = $rows, PART_SLAB_$parts = $slab, PART_ROW_$parts = $parts * ($slab + 16), PART_UNIT_$parts = $unit };
-/* Numbers, and zeros behind them, as parts; the least magnitude less one, and the greatest. */
-static void part_split_$parts(const float *from, int64_t stride, int64_t count, int64_t padded, uint32_t *to, uint32_t *lows,
-                         uint32_t *highs) {
-    float numbers[2 * PART_SLAB_$parts] __attribute__((aligned(64)));
-    if (stride == 1) __builtin_memcpy(numbers, from, 4 * (size_t)count);
-    else for (int64_t j = 0; j < count; ++j) numbers[j] = from[j * stride];
-    for (int64_t j = count; j < padded; ++j) numbers[j] = 0.0f;
-    uint32_t low = *lows, high = *highs;
-    for (int64_t j = 0; j < padded; ++j) {
-        const uint32_t magnitude = part_bits(numbers[j]) & 0x7fffffffu;
-        low = magnitude - 1u < low ? magnitude - 1u : low, high = magnitude > high ? magnitude : high;
-    }
-    *lows = low, *highs = high;
-    for (int part = 0; part < $parts; ++part) {
-        uint16_t *const halves = (uint16_t *)(to + part * (PART_SLAB_$parts + 16));
-        for (int64_t j = 0; j < padded; ++j) {
-            const uint32_t bits = part_nearest(part_bits(numbers[j]));
-            numbers[j] -= part_number(bits);
-            halves[j] = (uint16_t)(bits >> 16);
+enum { PART_ROWS_$parts = $rows, PART_SLAB_$parts = $slab, PART_LEFT_$parts = $left, PART_UNIT_$parts = $unit };
+/* Up to 16 rows of numbers, and zeros behind them, as parts: a tile for each part of each unit, one after another, and behind so
+   many units as there is room for their ranges. */
+static void part_split_$parts(const float *from, int64_t m, int64_t k, int64_t rows, int64_t depth, uint32_t *to, int64_t units) {
+    struct part_range *const ranges = (struct part_range *)(to + units * PART_LEFT_$parts);
+    for (int64_t start = 0; start < depth; start += 32) {
+        const int64_t steps = depth - start < 32 ? depth - start : 32;
+        uint16_t *const halves = (uint16_t *)(to + start / 32 * PART_LEFT_$parts);
+        uint32_t lows[32], highs[32], low = ~0u, high = 0;
+        for (int64_t j = 0; j < 32; ++j) lows[j] = ~0u, highs[j] = 0;
+        for (int64_t row = 0; row < 16; ++row) {
+            float numbers[32] __attribute__((aligned(64)));
+            if (row < rows && steps == 32 && k == 1) __builtin_memcpy(numbers, from + row * m + start, sizeof numbers);
+            else for (int64_t j = 0; j < 32; ++j) numbers[j] = row < rows && j < steps ? from[row * m + (start + j) * k] : 0.0f;
+            for (int64_t j = 0; j < 32; ++j) {
+                const uint32_t magnitude = part_bits(numbers[j]) & 0x7fffffffu;
+                lows[j] = magnitude - 1u < lows[j] ? magnitude - 1u : lows[j];
+                highs[j] = magnitude > highs[j] ? magnitude : highs[j];
+            }
+            for (int part = 0; part < $parts; ++part)
+                for (int64_t j = 0; j < 32; ++j) {
+                    const uint32_t bits = part_nearest(part_bits(numbers[j]));
+                    numbers[j] -= part_number(bits);
+                    halves[512 * part + 32 * row + j] = (uint16_t)(bits >> 16);
+                }
         }
+        for (int64_t j = 0; j < 32; ++j) low = lows[j] < low ? lows[j] : low, high = highs[j] > high ? highs[j] : high;
+        ranges[start / 32] = part_exponents(low, high);
     }
 }
 /* 32 steps of a panel as floats; they were stored as such where they have no parts. */
@@ -141,29 +157,28 @@ static __attribute__((noinline)) void part_floats_$parts(const float *a, int64_t
         }
     }
 }
-static void panel_add_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *packed, int64_t whole,
-                        int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
-    uint32_t left[PART_ROWS_$parts * PART_ROW_$parts] __attribute__((aligned(64)));
+/* As panel_add, of a left operand that was split in rows of such a depth: the tile begins in a row and at a step of it, too. */
+static void panel_multiply_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const void *split,
+                                  int64_t split_depth, int64_t split_row, int64_t split_step, const float *packed, int64_t whole,
+                                  int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
     float sums[32 * PANEL] __attribute__((aligned(64)));
     struct part_range left_ranges[PART_ROWS_$parts / 32];
     const int64_t units = (whole + 31) / 32, panel_words = part_panel(units, PART_UNIT_$parts);
+    const int64_t left_units = (split_depth + 31) / 32, stripe = part_panel(left_units, PART_LEFT_$parts);
+    const uint32_t *const left = (const uint32_t *)split + split_row / 16 * stripe;
     const uint32_t *const panels = (const uint32_t *)packed + column / PANEL * panel_words;
     tiles_begin();
     for (int64_t top = 0; top < rows; top += PART_ROWS_$parts)
         for (int64_t from = 0; from < depth; from += 2 * PART_SLAB_$parts) {
             const int64_t high = rows - top < PART_ROWS_$parts ? rows - top : PART_ROWS_$parts;
             const int64_t deep = depth - from < 2 * PART_SLAB_$parts ? depth - from : 2 * PART_SLAB_$parts;
-            const int64_t first = (step + from) / 32, count = (deep + 31) / 32;
-            for (int64_t start = 0; start < high; start += 32) {
-                uint32_t least = ~0u, most = 0;
-                for (int64_t i = start; i < start + 32 && i < (high + 15) / 16 * 16; ++i) {
-                    uint32_t *const to = left + i * PART_ROW_$parts;
-                    if (i < high)
-                        part_split_$parts(a + (top + i) * a_m + (from * a_k), a_k, deep, 32 * count, to, &least, &most);
-                    else
-                        for (int64_t j = 0; j < PART_ROW_$parts; ++j) to[j] = 0;
-                }
-                left_ranges[start / 32] = part_exponents(least, most);
+            const int64_t first = (step + from) / 32, count = (deep + 31) / 32, left_unit = (split_step + from) / 32;
+            for (int64_t start = 0; start < high; start += 16) {
+                const uint32_t *const words = left + (top + start) / 16 * stripe + left_units * PART_LEFT_$parts;
+                const struct part_range *const ranges = (const struct part_range *)words + left_unit;
+                struct part_range range = start % 32 ? left_ranges[start / 32] : ranges[0];
+                for (int64_t unit = 0; unit < count; ++unit) range = part_joined(range, ranges[unit]);
+                left_ranges[start / 32] = range;
             }
             for (int64_t n = 0; n < columns; n += PANEL) {
                 const int64_t width = columns - n < PANEL ? columns - n : PANEL;
@@ -175,8 +190,9 @@ static void panel_add_$parts(float *c, int64_t c_m, const float *a, int64_t a_m,
                 for (int64_t unit = 1; unit < count; ++unit) range = part_joined(range, ranges[unit]);
                 for (int64_t start = 0; start < high; start += 32) {
                     const int64_t tall = high - start < 32 ? high - start : 32, tiles = (tall + 15) / 16;
+                    const uint32_t *const tile = left + (top + start) / 16 * stripe + left_unit * PART_LEFT_$parts;
                     if (part_multiply(left_ranges[start / 32], range))
-                        matrix_tiles_$parts[tiles](left + start * PART_ROW_$parts, here, sums, 16 * count, next + 4 * start);
+                        matrix_tiles_$parts[tiles](tile, stripe, here, sums, 16 * count, next + 4 * start);
                     else
                         part_floats_$parts(a + (top + start) * a_m + from * a_k, a_m, a_k, here, ranges, sums, tall, deep);
                     for (int64_t i = 0; i < tall; ++i) {
@@ -190,6 +206,21 @@ static void panel_add_$parts(float *c, int64_t c_m, const float *a, int64_t a_m,
             }
         }
     tiles_end();
+}
+static void panel_add_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *packed, int64_t whole,
+                        int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
+    enum { UNITS = PART_SLAB_$parts / 16, STRIPE = UNITS * PART_LEFT_$parts + (2 * UNITS + 15) / 16 * 16 };
+    uint32_t left[PART_ROWS_$parts / 16 * STRIPE] __attribute__((aligned(64)));
+    for (int64_t top = 0; top < rows; top += PART_ROWS_$parts)
+        for (int64_t from = 0; from < depth; from += 2 * PART_SLAB_$parts) {
+            const int64_t high = rows - top < PART_ROWS_$parts ? rows - top : PART_ROWS_$parts;
+            const int64_t deep = depth - from < 2 * PART_SLAB_$parts ? depth - from : 2 * PART_SLAB_$parts;
+            const float *const here = a + top * a_m + from * a_k;
+            for (int64_t start = 0; start < high; start += 16)
+                part_split_$parts(here + start * a_m, a_m, a_k, high - start, deep, left + start / 16 * STRIPE, UNITS);
+            panel_multiply_$parts(c + top * c_m, c_m, here, a_m, a_k, left, 32 * UNITS, 0, 0, packed, whole, column, step + from,
+                                  high, columns, deep);
+        }
 }
 /* b[k][n] as panels of parts; columns that are none, and steps, are zero. */
 static void panel_pack_$parts(const float *weights, float *to, int64_t k, int64_t n) {

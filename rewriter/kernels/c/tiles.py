@@ -200,13 +200,13 @@ class TileLayout:
     """Where the operands of tiles of AMX lie.
 
     Attributes:
-        left_row: words from one row of the left tile to the next.
-        left_part: words from one part of a row to the next.
+        left_step: words from the tile of some steps to that of the next, for each step; the rows of a tile lie together.
+        left_part: words from one part of a tile to the next.
         right_step: words of a panel from one step to the next.
         right_part: words from one part of a panel to the next.
     """
 
-    left_row: int
+    left_step: int
     left_part: int
     right_step: int
     right_part: int
@@ -215,13 +215,13 @@ class TileLayout:
 def matrix_tiles(name: str, terms: Sequence[PartPair], layout: TileLayout) -> str:
     """Functions for tiles of AMX, 16 or 32 rows by 32 columns, and a table of them by sixteens of rows, which has this name.
 
-    The arguments are the left tile, the right panel, the sums, which are written anew, the number of steps, and a place in the
-    panel that is read next: a quarter of it is asked for, spread over the multiplications, so that four tiles of rows bring it
-    near. The last term is the product of the leading parts: all others are added up first, while the sum is small, and neighbours
-    among them share the operand that they have in common.
+    The arguments are the left tile and how far behind it the second sixteen of rows is, the right panel, the sums, which are
+    written anew, the number of steps, and a place in the panel that is read next: a quarter of it is asked for, spread over the
+    multiplications, so that four tiles of rows bring it near. The last term is the product of the leading parts: all others are
+    added up first, while the sum is small, and neighbours among them share the operand that they have in common.
     """
     texts = list[str]()
-    arguments = "const uint32_t *left, const uint32_t *right, float *sums, int64_t steps, const uint32_t *next"
+    arguments = "const uint32_t *left, int64_t stripe, const uint32_t *right, float *sums, int64_t steps, const uint32_t *next"
     asked = _asked_ahead(terms, layout)
     for tall in (1, 2):
         lines = [f"static __attribute__((noinline)) void {name}_{tall}({arguments}) {{"]
@@ -246,11 +246,12 @@ def _asked_ahead(terms: Sequence[PartPair], layout: TileLayout) -> list[list[str
 
 
 def _matrix_loop(terms: Sequence[PartPair], tall: int, layout: TileLayout, asked: Sequence[Sequence[str]]) -> list[str]:
-    lines, before, row = ["for (int64_t at = 0; at < steps; at += 16) {"], None, layout.left_row
+    lines, before = ["for (int64_t at = 0; at < steps; at += 16) {"], None
     for term, ahead in zip(terms, asked, strict=True):
         if before is None or before.left != term.left:
             lines += [
-                f"TILE_LOAD({4 + i}, left + {16 * i * row + term.left * layout.left_part} + at, {4 * row});" for i in range(tall)
+                f"TILE_LOAD({4 + i}, left + {i} * stripe + {term.left} * {layout.left_part} + at * {layout.left_step}, 64);"
+                for i in range(tall)
             ]
         if before is None or before.right != term.right:
             lines += [

@@ -11,6 +11,9 @@ from rewriter.kernels.c.lines import CLines
 
 __all__ = ["TileSizes"]
 
+_APART, _LINE = 128, 16
+"""Entries of 32 bits: rows that are a multiple of so many apart are moved from each other by a cache line."""
+
 
 class TileSizes:
     """The tile size of every axis of a block graph. A whole axis is its size; no tile is longer than an axis of known size.
@@ -44,9 +47,14 @@ class TileSizes:
         wanted = set(axes)
         return tuple(axis for axis in self.block.sizes if axis in wanted and self.tiles[axis] > 1)
 
-    def shape(self, axes: Sequence[str]) -> str:
-        """The dimensions of an array over axes."""
-        return "".join(f"[{self.tiles[axis]}]" for axis in axes)
+    def room(self, axes: Sequence[str]) -> list[int]:
+        """The sizes of an array over axes. Rows are longer by a cache line where they would be so many bytes apart that few sets
+        of a cache had all of them, and that a store into one looked like one into another.
+        """
+        sizes = [self.tiles[axis] for axis in axes]
+        if len(sizes) > 1 and sizes[-1] % _APART == 0:
+            sizes[-1] += _LINE
+        return sizes
 
     def start(self, axis: str) -> str:
         """The text of the first position of a tile."""

@@ -141,6 +141,13 @@ class Places:
             self.packed[tensor, parts] = name
         return self.packed[tensor, parts]
 
+    def add_scratch(self, wanted: str, size: Expression | int) -> str:
+        """The name under which functions have so many bytes of scratch memory of their own."""
+        name = self._new(wanted)
+        self.arguments[name] = Argument.scratch(len(self.scratch_bytes))
+        self.scratch_bytes.append(size)
+        return name
+
     def _new(self, wanted: str) -> str:
         """A name that no tensor has."""
         while wanted in self._taken:
@@ -153,12 +160,10 @@ class Places:
         states = {}
         for accumulator in block.accumulators:
             for name in accumulator.names:
-                tensor = self._new(f"{name}_parts")
                 shape = (split, *(block.sizes[axis] for axis in block.value_axes[name]))
-                states[name] = Tensor(tensor, TensorType(DataType.FLOAT, shape))
-                self.arguments[tensor] = Argument.scratch(len(self.scratch_bytes))
                 size = product(shape) * 4
-                self.scratch_bytes.append(self.expression(size))
+                tensor = self.add_scratch(f"{name}_parts", self.expression(size))
+                states[name] = Tensor(tensor, TensorType(DataType.FLOAT, shape))
                 self.wide |= not isinstance(size, int) or size >= 1 << 33
         return states
 

@@ -29,7 +29,7 @@ from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure.cpu_bench import CpuTrial, bench_here
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
 from rewriter.runtime import is_built
-from rewriter.runtime.plan import Argument, Expression
+from rewriter.runtime.plan import Argument, Expression, Plan
 from tests.support.c_help import EMULATED, Processor, emulated, levels
 from tools.bench.cpu_products import NativeProduct, plain_product
 
@@ -183,6 +183,11 @@ MUTANTS = {
     "halves of words are exchanged": ("i % 2 ? *word | bits : bits >> 16", "i % 2 ? *word | bits >> 16 : bits"),
     "the second tile of columns is the first": ("* 96 + 16, 128)", "* 96 + 0, 128)"),
     "a part is another one": ("TILE_LOAD(6, right + 512 + ", "TILE_LOAD(6, right + 1024 + "),
+    "stripes of a tile are those of one above": ("split_row / 16 * stripe", "split_row / 32 * stripe"),
+    "the second stripe is the first": ("left + 1 * stripe", "left + 0 * stripe"),
+    "steps of a tile are those at its start": ("(split_step + from) / 32", "from / 32"),
+    "the range of a stripe is that of another": ("(top + start) / 16 * stripe + left_units", "left_units"),
+    "a stripe is split from the row before": ("part_split_3(from + row * 300", "part_split_3(from + (row - (row > 0)) * 300"),
     "rows behind the first are those of the one before": ("a + (top + start) * a_m", "a + (top + start - 1) * a_m"),
 }
 
@@ -228,8 +233,8 @@ def examine(product: Native) -> None:
         (3.4028235e38, 2.0**-60, 0.0, 7),  # it has no nearest bfloat16
         (2.0**64 * (1 - 2**-10), 2.0**64 * (1 - 2**-10), -1.0, 7),  # the product of the leading parts overflows
     ):
-        left, weights = np.zeros((1, k), np.float32), np.zeros((k, n), np.float32)
-        left[0, at], left[0, at + 1], weights[at : at + 2] = x, second * x, y
+        left, weights = np.zeros((66, k), np.float32), np.zeros((k, n), np.float32)
+        left[20::45, at], left[20::45, at + 1], weights[at : at + 2] = x, second * x, y
         expected = (left.astype(np.float64) @ weights).astype(np.float32)
         np.testing.assert_allclose(product(left, weights), expected, rtol=1e-6)
 
@@ -353,12 +358,27 @@ def test_weights_are_packed_only_where_tiles_begin_with_panels_and_inputs_are_co
     assert not generate(kernel, [Schedule(tiles, ahead=("x", "b"))]).plan.packings
 
 
+def test_a_left_operand_in_parts_is_split_once_where_it_is_a_matrix_and_tiles_begin_with_stripes() -> None:
+    kernel = linear(symbol("rows"), 150, 70)
+
+    def plan(rows: int, parts: int) -> Plan:
+        return generate(kernel, [Schedule((("m", rows), ("n", 32), ("k", 64)), ahead=("w",), parts=parts)]).plan
+
+    split, product = plan(16, 3).launches
+    assert product.arguments.count(split.arguments[1]) == 1
+    assert [extent.value([(37, 150)]) for extent in split.grid[:1] if isinstance(extent, Expression)] == [3]
+    (scratch,) = plan(16, 3).scratch
+    assert isinstance(scratch, Expression) and scratch.value([(37, 150)]) == 3 * 4 * (5 * 3 * 256 + 16)
+    assert len(plan(8, 3).launches) == len(plan(16, 1).launches) == 1
+
+
 @pytest.mark.skipif(not is_built(), reason="the run-time library is not built")
-def test_onnxruntime_packs_constant_weights_of_trials_and_runs_them() -> None:
+@pytest.mark.parametrize("parts", [1, 3])
+def test_onnxruntime_packs_constant_weights_of_trials_and_runs_them(parts: int) -> None:
     """What is timed is what a file would have: weights are initializers of the model, and are packed when it is loaded."""
     kernel, objects = linear(37, 150, 70), ObjectCompiler()
     schedule = Schedule((("m", 16), ("n", 64), ("k", 128)))
-    scheduled = Scheduled.one(kernel, schedule).asking_ahead({"w", "b"})
+    scheduled = Scheduled.one(kernel, schedule).asking_ahead({"w", "b"}).in_parts(parts)
     programs, problems = compile_on_cpu([scheduled], objects, levels_here()[:1])
     assert not problems
     trial = CpuTrial(scheduled.variants.schedules[0], programs[kernel].attributes)
