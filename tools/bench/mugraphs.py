@@ -39,28 +39,29 @@ from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
 from rulegen.mugraphs.enumerate import EnumerationLimits, enumerate_values
-from rulegen.mugraphs.goals import GoalProgram
+from rulegen.mugraphs.goals import Goal, GoalProgram
 from rulegen.mugraphs.lax import SubprogramBounds, goals_of
 from rulegen.mugraphs.mining import mine_kernels
 from rulegen.mugraphs.search import FoundKernels, KernelSearch, search
 from rules_db.trust.certificate import Evidence
 from rules_db.trust.rule import Rule
-from tools.mirage import plain_model, programs
+from tools.mirage import MirageProgram, plain_model, programs
 
 _OPERATORS = range(5, 12)
 _MOST_VALUES = 2_000_000
 _MOST_SECONDS = 600.0
 
 
-def _goal(label: str) -> Any:
-    (program,) = [program for program in programs() if program.label == label]
+def goal_of(program: MirageProgram) -> Goal:
+    """A program of the paper as one goal."""
     (goal,) = goals_of(load(program.model()).graph, SubprogramBounds())
     return goal
 
 
 def _measured(label: str, operators: int, pruned: bool, kernels: bool) -> dict[str, Any]:
     """The figures of one search, in this process."""
-    goal = _goal(label)
+    (program,) = [program for program in programs() if program.label == label]
+    goal = goal_of(program)
     began = time.process_time()
     limits = EnumerationLimits(operators, _MOST_VALUES, _MOST_SECONDS, pruned)
     figures: dict[str, Any] = {}

@@ -1,6 +1,7 @@
 """Kernels that a search found beside those that lowering builds, timed on one GPU.
 
     python -m tools.bench.searched cases FILE --models MODEL...      on any machine: the subprograms that are predicted to gain
+    python -m tools.bench.searched programs FILE                     likewise: the programs of the Mirage paper, gain or not
     python -m tools.bench.searched run FILE --json RESULTS           on the GPU machine: compiles, checks, times, prints the table
 
 ``cases`` takes the subprograms of models of which the searched kernels are predicted to be better by 5 % or more
@@ -27,16 +28,24 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.text import kernel_from_json, kernel_to_json
+from mugraph.onnx import load
 from mugraph.ops import traits_of
 from mugraph.ops.traits import Movement
-from rewriter.cost import get_device
-from rewriter.cost.devices import DEVICES
+from rewriter.cost.devices import DEVICES, Device, get_device
+from rewriter.cost.schedules import ranked
 from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NotMeasured, best_of, compiled_trials
+from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler
 from rewriter.search.candidate import Candidate
-from tools.bench.mugraphs import SearchedBeside, beside
+from rulegen.mugraphs.enumerate import EnumerationLimits
+from rulegen.mugraphs.search import KernelSearch, search
+from rules_db.trust.interpreted import kernel_of_rule
+from tools.bench.gpu import kernel_of_program
+from tools.bench.mugraphs import SearchedBeside, beside, goal_of
+from tools.mirage import MirageProgram
+from tools.mirage import programs as mirage_programs
 
 __all__ = ["cases_of", "main", "results_table", "timed_side"]
 
@@ -57,6 +66,33 @@ def cases_of(path: Path, seconds: float, device: str) -> Iterator[dict[str, Any]
 def _case(model: str, one: SearchedBeside) -> dict[str, Any]:
     sides = {name: _side(candidate) for name, candidate in zip(_SIDES, (one.lowered, one.searched), strict=True)}
     return {"model": model, "subprogram": one.title, "sizes": dict(one.found.goal.sizes), **sides}
+
+
+def program_case(program: MirageProgram, seconds: float, device: str) -> dict[str, Any]:
+    """A program of the paper as a whole: the kernel that lowering builds, and the best of those that a search found by itself.
+
+    Args:
+        seconds: for the search.
+
+    Raises:
+        NotFusable: lowering has no kernel of the program.
+        ValueError: the search found none.
+    """
+    goal, found = goal_of(program), get_device(device)
+    outcome = search(goal, KernelSearch(EnumerationLimits(11, seconds=seconds)))
+    known = KernelProposals(lambda: outcome.rules).known(load(program.model()).graph)
+    rivals = [kernel_of_program(program, found)[0]], [kernel_of_rule(direction.rule) for direction, _ in known]
+    sides = {name: _best_kernel(kernels, found) for name, kernels in zip(_SIDES, rivals, strict=True)}
+    return {"model": program.label, "subprogram": goal.name, "sizes": dict(goal.sizes), **sides}
+
+
+def _best_kernel(kernels: Sequence[Kernel | None], device: Device) -> dict[str, Any]:
+    """The kernel with the best of all schedules by the model, as a side."""
+    priced = [
+        (ranked(kernel, device, most=1)[0][0], number, kernel) for number, kernel in enumerate(kernels) if kernel is not None
+    ]
+    microseconds, _, best = min(priced)
+    return {"predicted": microseconds, "kernels": [kernel_to_json(best)], "others": []}
 
 
 def _side(candidate: Candidate) -> dict[str, Any]:
@@ -141,6 +177,22 @@ def cases(file: Path, models: Sequence[Path], seconds: float, device: str) -> No
             known += found
             print(f"{path.stem}: {len(found)} cases", flush=True)
             file.write_text("".join(json.dumps(case) + "\n" for case in known), encoding="utf-8")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--only", multiple=True, metavar="NAME:BATCH", help="Only these programs; all of batch 1 unless given.")
+@click.option("--seconds", default=60.0, show_default=True, help="For the search of each program.")
+@_device
+def programs(file: Path, only: Sequence[str], seconds: float, device: str) -> None:
+    """Writes the paper's programs with the best searched kernels beside the lowering's, one a line."""
+    done = []
+    for program in mirage_programs():
+        if program.label in only or (not only and program.batch == 1):
+            done.append(program_case(program, seconds, device))
+            file.write_text("".join(json.dumps(case) + "\n" for case in done), encoding="utf-8")
+            prices = ", ".join(f"{done[-1][side]['predicted']:.2f}" for side in _SIDES)
+            print(f"{program.label}: {prices} µs predicted", flush=True)
 
 
 @main.command()

@@ -52,9 +52,9 @@ def _limits(places: int, half: bool = False, nodes: int = SaturationLimits.nodes
     return SpellingLimits(saturation, extraction, half=half, parts=False, seconds=_NEVER)
 
 
-def _in_parts(places: int, slack: int = 0) -> SpellingLimits:
+def _in_parts(places: int, slack: int = 0, nodes: int = 1500) -> SpellingLimits:
     """Limits with which rules of their own move numbers through products and movements: attention would need hundreds else."""
-    saturation, extraction = SaturationLimits(1500, _NEVER), ExtractionLimits(_OPERATORS, places)
+    saturation, extraction = SaturationLimits(nodes, _NEVER), ExtractionLimits(_OPERATORS, places)
     return SpellingLimits(saturation, extraction, slack=slack, half=False, seconds=_NEVER)
 
 
@@ -91,9 +91,9 @@ def _embedded(form: Definition) -> bool:
 STEPS = (
     SpellingStep(("OrtGelu", "BiasGelu", "QuickGelu"), _limits(3)),
     SpellingStep(("FastGelu",), _limits(1)),
-    SpellingStep(("SimplifiedLayerNormalization",), _limits(3)),
     # Exporters cast around normalisations.
-    SpellingStep(("SimplifiedLayerNormalization", "LayerNormalization"), _limits(1, half=True)),
+    SpellingStep(("SimplifiedLayerNormalization",), _limits(3, half=True)),
+    SpellingStep(("LayerNormalization",), _limits(1, half=True)),
     SpellingStep(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _limits(1, nodes=1500)),
     SpellingStep(("OrtRotaryEmbedding",), _in_parts(0), _embedded),
     # Both operands of the product may be scaled; what that takes is known behind.
@@ -105,6 +105,8 @@ STEPS = (
     SpellingStep(("MultiHeadAttention",), _in_parts(0), _attention(4, rows=True)),
     SpellingStep(("MultiHeadAttention",), _in_parts(1), _attention(5)),
     SpellingStep(("MultiHeadAttention",), _in_parts(1), _attention(5, rows=True)),
+    # Projections in front of attention that the steps before find.
+    SpellingStep(("OrtAttention",), _in_parts(0, nodes=1000)),
 )
 
 

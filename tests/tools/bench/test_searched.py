@@ -66,3 +66,12 @@ def test_the_table_counts_what_was_measured_to_be_better() -> None:
     bad = {"model": "c", "subprogram": "y", "lowered": {"predicted": 1.0, "problem": "p"}, "searched": {"predicted": 1.0}}
     table = searched.results_table([case("a", 2.0, 1.0), case("a", 3.0, 1.0), case("b", 1.04, 1.0), bad])
     assert list(table.columns[1].cells)[-1] == "2 of 3 measured are better by 5 % or more, in 1 models"
+
+
+def test_a_program_of_the_paper_has_what_was_searched_by_itself_beside_what_lowering_builds(tmp_path: Path) -> None:
+    done = CliRunner().invoke(searched.main, ["programs", str(tmp_path / "cases.jsonl"), "--only", "LoRA:1"])
+    assert done.exit_code == 0, done.output
+    (case,) = [json.loads(line) for line in (tmp_path / "cases.jsonl").read_text(encoding="utf-8").splitlines()]
+    lowered, found = (kernel_from_json(case[side]["kernels"][0]) for side in ("lowered", "searched"))
+    assert case["model"] == "LoRA:1" and lowered.blocks != found.blocks and not found.symbols
+    assert case["searched"]["predicted"] <= 1.03 * case["lowered"]["predicted"]
