@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,10 @@ from rulegen.enumerate.fingerprint import mix
 from rulegen.enumerate.table import TermRows
 from rulegen.enumerate.values import OperandValues
 
-__all__ = ["Classified", "LevelPart", "classified"]
+__all__ = ["Classified", "KeysOf", "LevelPart", "classified"]
+
+KeysOf = Callable[[TermRows, int], np.ndarray]
+"""Fingerprints of terms under an evaluation, 0 where one is undefined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +66,19 @@ def shared(values: np.ndarray) -> np.ndarray:
     return repeated
 
 
-def classified(parts: list[LevelPart], values: OperandValues, last: bool) -> Classified:
+def classified(parts: list[LevelPart], values: OperandValues, last: bool, keys: KeysOf) -> Classified:
     """Assigns classes to the terms of a level; of the last level only terms with company are kept.
 
-    Empties ``parts``, which hold most of the memory.
+    ``keys`` tells the further fingerprints of those with company. Empties ``parts``, which hold most of the memory.
     """
-    return _Classifier(values, last).run(parts)
+    return _Classifier(values, last, keys).run(parts)
 
 
 class _Classifier:
     """Classifies the terms of one level against those that are kept already."""
 
-    def __init__(self, values: OperandValues, last: bool) -> None:
-        self.values, self.table, self.last = values, values.table, last
+    def __init__(self, values: OperandValues, last: bool, keys: KeysOf) -> None:
+        self.values, self.table, self.last, self.keys = values, values.table, last, keys
 
     def run(self, parts: list[LevelPart]) -> Classified:
         table, last = self.table, self.last
@@ -168,8 +172,8 @@ class _Classifier:
         After the last level the values are of no more use.
         """
         unverified = kept[self.table.keys[kept, e] == 0]
-        self.table.keys[unverified, e] = self.values.keys(self.table.rows(unverified), e)
-        rows.keys[member, e] = self.values.keys(rows[member], e)
+        self.table.keys[unverified, e] = self.keys(self.table.rows(unverified), e)
+        rows.keys[member, e] = self.keys(rows[member], e)
         if self.last:
             self.values.forget(e)
 

@@ -28,17 +28,17 @@ from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, make, var
 from rulegen.enumerate.batches import BatchTable, OperatorTemplate
-from rulegen.enumerate.classes import LevelPart, classified
+from rulegen.enumerate.classes import KeysOf, LevelPart, classified
 from rulegen.enumerate.evaluation import EVALUATIONS, Evaluation, TermBatch, ValueKind
 from rulegen.enumerate.fingerprint import mix
 from rulegen.enumerate.sharing import SharedNodes
-from rulegen.enumerate.space import TermSpace, skipped_variables
+from rulegen.enumerate.space import TermGrid, TermSpace, skipped_variables
 from rulegen.enumerate.table import TermTable
 from rulegen.enumerate.values import OperandValues
 from rulegen.numeric.samples import dim_sizes
 from rulegen.workloads.workload import Workload
 
-__all__ = ["SAMPLES", "Enumeration", "enumerate_terms", "enumerate_under", "evaluations_of"]
+__all__ = ["SAMPLES", "Enumeration", "Enumerator", "enumerate_terms", "enumerate_under", "evaluations_of"]
 
 SAMPLES, _ORDER_SAMPLES = 32, 32
 """Inputs drawn per evaluation where an operator depends on the order of residues: a scalar shows one bit of it only. Of the
@@ -156,7 +156,7 @@ def enumerate_terms(workload: Workload, max_ops: int | None = None, seed: int = 
 
 def enumerate_under(workload: Workload, max_ops: int, evaluations: Sequence[Evaluation]) -> Enumeration:
     """Enumerates a workload under evaluations that are given: the three of every enumeration, and perhaps a fourth."""
-    return _Enumerator(workload, max_ops, evaluations).run()
+    return Enumerator(workload, max_ops, evaluations).run()
 
 
 def evaluations_of(workload: Workload, seed: int) -> list[Evaluation]:
@@ -178,8 +178,14 @@ def _templates(workload: Workload) -> list[OperatorTemplate]:
     return [OperatorTemplate(get_operator(t.op), t.attrs, t.inputs) for t in workload.operator_terms]
 
 
-class _Enumerator:
-    """Enumerates a workload level by level."""
+class Enumerator:
+    """Enumerates a workload level by level.
+
+    Args:
+        workload: whose terms are wanted.
+        max_ops: greatest number of operator applications.
+        evaluations: under which terms are fingerprinted.
+    """
 
     def __init__(self, workload: Workload, max_ops: int, evaluations: Sequence[Evaluation]) -> None:
         self.workload, self.max_ops, self.evaluations = workload, max_ops, evaluations
@@ -192,13 +198,26 @@ class _Enumerator:
         self.space = TermSpace(workload, self.leaves, self.batches, self.applied, self.nodes)
         self.values = OperandValues(self.table, self.batches, evaluations)
 
+        self.counts, self.classes = [len(self.leaves)], [len(self.leaves)]
+
     def run(self) -> Enumeration:
+        """Enumerates all levels."""
+        self.below()
+        return self.finished(self.parts(self.grids(self.max_ops), self.max_ops), self.values.keys)
+
+    def below(self) -> None:
+        """Enumerates all levels but the last."""
         self._evaluate_leaves()
-        counts, classes = [len(self.leaves)], [len(self.leaves)]
-        for level in range(1, self.max_ops + 1):
-            parts = self._parts(level)
-            counts.append(sum(len(keys) for part in parts for keys in part.keys))
-            classes.append(self._keep(parts, level) if counts[-1] else 0)
+        for level in range(1, self.max_ops):
+            self._keep(self.parts(self.grids(level), level), level, self.values.keys)
+
+    def grids(self, level: int) -> list[tuple[int, TermGrid]]:
+        """The grids of a level, numbered."""
+        return list(enumerate(self.space.grids(self.table, level)))
+
+    def finished(self, parts: list[LevelPart], keys: KeysOf) -> Enumeration:
+        """The enumeration, given the terms of its last level, and what tells further fingerprints of them."""
+        self._keep(parts, self.max_ops, keys)
         return Enumeration(
             self.workload,
             self.max_ops,
@@ -208,8 +227,8 @@ class _Enumerator:
             self.batches.types,
             self.table,
             self.evaluations,
-            counts,
-            classes,
+            self.counts,
+            self.classes,
         )
 
     def _within_limits(self, type_: TensorType) -> bool:
@@ -247,10 +266,10 @@ class _Enumerator:
                 self.values.store(np.array([i]), value, e)
                 self.table.keys[i, e] = self.values.fingerprints[e].of(value, type_)[0]
 
-    def _parts(self, level: int) -> list[LevelPart]:
-        """The terms of a level with their fingerprints."""
+    def parts(self, grids: Sequence[tuple[int, TermGrid]], level: int) -> list[LevelPart]:
+        """The terms of some grids of a level with their fingerprints."""
         parts: list[LevelPart] = []
-        for number, grid in enumerate(self.space.grids(self.table, level)):
+        for number, grid in grids:
             try:
                 for positions, keys, defined in self.values.first_keys(self.space, grid, self.max_ops - level):
                     operands = np.stack([rows[i] for rows, i in zip(grid.columns, positions, strict=True)], axis=1)
@@ -262,10 +281,15 @@ class _Enumerator:
                 continue
         return parts
 
-    def _keep(self, parts: list[LevelPart], level: int) -> int:
-        """Keeps the terms of a level with their classes, and makes operands of them; the number of new classes."""
+    def _keep(self, parts: list[LevelPart], level: int, keys: KeysOf) -> None:
+        """Keeps the terms of a level with their classes, and makes operands of them."""
+        self.counts.append(sum(len(each) for part in parts for each in part.keys))
+        if not self.counts[-1]:
+            self.classes.append(0)
+            return
         last = level == self.max_ops
-        level_terms = classified(parts, self.values, last)
+        level_terms = classified(parts, self.values, last, keys)
+        self.classes.append(level_terms.fresh)
         before = len(self.table.cls)
         self.table.append(level_terms.rows, level_terms.cls, level_terms.trivial, level, self.batches, self.applied)
         if self.nodes is not None:
@@ -273,7 +297,6 @@ class _Enumerator:
             self.nodes.append(self.table, before, self.applied[template])
         if not last:
             self._extend(np.arange(before, len(self.table.cls)), level_terms.first)
-        return level_terms.fresh
 
     def _extend(self, rows: np.ndarray, start: int) -> None:
         """Makes operands of the new terms, or of the first of every class from ``start`` on."""

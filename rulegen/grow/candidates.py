@@ -11,9 +11,9 @@ from typing import Any
 from mugraph.terms.text import parse_type
 from rulegen.candidate import CandidateRule, candidate_types
 from rulegen.commons import unit_of_work
-from rulegen.enumerate.enumeration import enumerate_terms
 from rulegen.enumerate.pairs import multi_output_pairs, single_pairs, unique_up_to_renaming, worthwhile
 from rulegen.grow.growth import Growth, Stage, StageClock
+from rulegen.grow.shards import enumerate_terms
 from rulegen.journal import Journal, pack, unpack
 from rulegen.numeric.bounds import error_bound, tests_needed
 from rulegen.numeric.fields import refute
@@ -47,7 +47,7 @@ def gated_candidates(growth: Growth, clock: StageClock, workers: UnitWorkers, jo
     """
 
     def paired() -> list[CandidateRule]:
-        return _recorded(growth, journal, "renaming", lambda: _paired(growth, clock))
+        return _recorded(growth, journal, "renaming", lambda: _paired(growth, clock, workers))
 
     def general() -> list[CandidateRule]:
         typing = Typing(growth.workload.types)
@@ -84,10 +84,10 @@ def _recorded(growth: Growth, journal: Journal, key: str, compute: Callable[[], 
     return candidates
 
 
-def _paired(growth: Growth, clock: StageClock) -> list[CandidateRule]:
+def _paired(growth: Growth, clock: StageClock, workers: UnitWorkers) -> list[CandidateRule]:
     """Worthwhile pairs of terms of one class, one of all renamings."""
     workload = growth.workload
-    enumeration = enumerate_terms(workload, growth.max_ops, growth.seed)
+    enumeration = enumerate_terms(workload, growth.max_ops, growth.seed, workers)
     growth.terms, growth.classes = enumeration.counts, enumeration.classes
     clock.stage("terms", sum(enumeration.counts))
     single, multi = single_pairs(enumeration), multi_output_pairs(enumeration)
