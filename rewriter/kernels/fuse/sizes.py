@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mugraph.deadline import heed
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_output, infer_types
 from mugraph.terms.equations import bindable
@@ -142,6 +143,7 @@ class _SymbolFinder:
         literal = [i.op == "Const" for i in term.inputs]
         ways = [self._composed, self._alike]
         while True:
+            heed()
             operands, attrs = [self._symbols.typed(types[i]) for i in term.inputs], bind_attrs(term.attrs, self._symbols.solved)
             if any([self._symbols.equate(a, b) for a, b in self._equations.asked(term.op, dict(attrs), operands)]):
                 continue
