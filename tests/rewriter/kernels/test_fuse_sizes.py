@@ -9,6 +9,7 @@ import pytest
 
 from mugraph.blocks.sizes import specialised
 from mugraph.blocks.statements import Factor, Index, Load
+from mugraph.deadline import BudgetSpent, Deadline
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.text import parse_term
@@ -164,6 +165,13 @@ def test_the_beginning_of_a_part_that_keeps_its_size_asks_for_nothing(variant: V
     inner = parse_term(f"Slice[axes=(-1,),ends=(16,),starts=(0,),steps=(1,)]({outer})")
     found = generalised([inner], {"x0": TensorType(HALF, (5, 35))}, variant)
     assert found is not None and found.terms == (inner,) and found.sizes == {"d0": 5}
+
+
+def test_finding_symbols_ends_with_the_time_of_its_run() -> None:
+    ended = Deadline()
+    ended.end()
+    with ended.heeded(), pytest.raises(BudgetSpent):
+        generalised([parse_term("Relu(x0)")], {"x0": TensorType(HALF, (5, 6))}, VARIANTS[0])
 
 
 def test_a_symbol_that_no_place_tells_is_none_of_a_stored_rule() -> None:
