@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +21,7 @@ from mugraph.blocks.validity import check_kernel
 from mugraph.ops import get_operator
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import AttrValue, Term, format_term, format_value, open_names, rebuild, walk
-from mugraph.terms.text import Parser, TextError
+from mugraph.terms.text import Parser, TextError, split_top
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.condition import Condition, parse_condition
 from rules_db.trust.rule import FloatClass, Rule, Side
@@ -113,14 +114,18 @@ def _samples(text: str) -> tuple[dict[str, TensorType], dict[str, AttrValue]]:
 
 def parse_conditions(text: str) -> tuple[Condition, ...]:
     """Reads guards as the line ``when`` of a rule has them. Raises TextError, ValueError and KeyError."""
+    return tuple(map(_condition, split_top(text)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _condition(text: str) -> Condition:
+    """One guard; the rules that ship ask each of theirs six times, about."""
     parser = Parser(text)
-    conditions = [parse_condition(parser)]
-    while parser.accept(","):
-        conditions.append(parse_condition(parser))
+    condition = parse_condition(parser)
     parser.end()
-    for problem in (problem for condition in conditions for problem in condition.wrong_arguments()):
+    for problem in condition.wrong_arguments():
         raise TextError(problem)
-    return tuple(conditions)
+    return condition
 
 
 def _provenance(text: str) -> dict[str, str]:

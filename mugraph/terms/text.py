@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, Undecided, floor_div, smaller, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, var
 
-__all__ = ["Parser", "TextError", "parse_term", "parse_type"]
+__all__ = ["Parser", "TextError", "parse_term", "parse_type", "split_top"]
 
 _DTYPES = {member.name.lower(): member for member in DataType}
 _TOKEN = re.compile(
@@ -30,6 +30,7 @@ _TOKEN = re.compile(
     r"(?P<digest>@[0-9a-f]{8})|"
     r"(?P<mark>\.\.\.|==|>=|<=|[-()\[\]{},;.=$:*+/^|])|(?P<unknown>\S))"
 )
+_SEPARATOR = re.compile(r"'[^']*'|[()\[\]{},]")
 _WHOLE = re.compile(r"-?\d+", re.ASCII)
 _T = TypeVar("_T")
 
@@ -61,6 +62,24 @@ class TextError(ValueError):
     """A text that is not of the grammar; the message says where and what was expected."""
 
 
+def _too_long(text: str) -> TextError:
+    return TextError(f"{len(text):,} characters, more than {_MAX_LENGTH:,}, in {text[:40]!r}...")
+
+
+def split_top(text: str) -> list[str]:
+    """The parts of a text between the commas that are in no bracket and no quotes. Raises TextError for too long a text."""
+    if len(text) > _MAX_LENGTH:
+        raise _too_long(text)
+    parts, depth, start = list[str](), 0, 0
+    for found in _SEPARATOR.finditer(text):
+        mark = found[0]
+        if mark == "," and not depth:
+            parts.append(text[start : found.start()].strip())
+            start = found.end()
+        depth += (mark in "([{") - (mark in ")]}")
+    return [*parts, text[start:].strip()]
+
+
 class Parser:
     """A recursive-descent parser over one text; the rule and property files build their own grammar on it.
 
@@ -72,7 +91,7 @@ class Parser:
 
     def __init__(self, text: str) -> None:
         if len(text) > _MAX_LENGTH:
-            raise TextError(f"{len(text):,} characters, more than {_MAX_LENGTH:,}, in {text[:40]!r}...")
+            raise _too_long(text)
         self.text, self.at = text, 0
         self.kind, self.token = "", ""
         self._depth = 0

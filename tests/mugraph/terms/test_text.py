@@ -18,7 +18,7 @@ from mugraph.domains import FiniteField, Range, RangeDomain, Real
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, floor_div, smaller, symbol
 from mugraph.terms.term import AttrVar, Term, const, format_term, make, substitute, var, variables, walk
-from mugraph.terms.text import TextError, parse_term, parse_type
+from mugraph.terms.text import TextError, parse_term, parse_type, split_top
 from tests.support.work import calls
 
 PROPERTY = settings(max_examples=200, deadline=None, database=None)
@@ -212,6 +212,13 @@ def test_nesting_that_is_too_deep_is_refused(text: str) -> None:
     with pytest.raises(TextError, match="more than 200 levels of nesting in") as caught:
         parse_term(text)
     assert len(str(caught.value)) < 200
+
+
+def test_a_text_is_taken_apart_where_no_bracket_and_no_quote_is_open() -> None:
+    assert split_top("f(a, b), g((1,2), '),('), h[x,y]") == ["f(a, b)", "g((1,2), '),(')", "h[x,y]"]
+    assert split_top("") == [""] and split_top("f(a),") == ["f(a)", ""]
+    with pytest.raises(TextError, match="more than 100,000"):
+        split_top("f(a)," * 30_000)
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
