@@ -12,7 +12,7 @@ import base64
 import json
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -24,8 +24,9 @@ from rulegen.enumerate.classes import LevelPart
 from rulegen.enumerate.enumeration import Enumeration, Enumerator, evaluations_of
 from rulegen.enumerate.space import TermGrid
 from rulegen.enumerate.table import TermRows
-from rulegen.workers import UnitWorkers
+from rulegen.workers import UnitWorkers, sent_by
 from rulegen.workloads.workload import Workload
+from rules_db.trust.rule import Rule
 
 __all__ = ["enumerate_terms", "first_keys_data", "further_keys_data"]
 
@@ -37,7 +38,11 @@ SHARD = 1 << 13
 
 
 def enumerate_terms(workload: Workload, max_ops: int, seed: int, workers: UnitWorkers) -> Enumeration:
-    """As :func:`rulegen.enumerate.enumeration.enumerate_terms`, by workers."""
+    """As :func:`rulegen.enumerate.enumeration.enumerate_terms`, by workers.
+
+    Raises:
+        StoreError: a worker sent what are no terms of the workload, or no fingerprints.
+    """
     if workers.count == 1:
         return enumeration.enumerate_terms(workload, max_ops, seed)
     growth = [workload.as_data(), max_ops, seed]
@@ -69,14 +74,32 @@ def _parts(
     """The terms of the last level with their first fingerprints."""
     sizes = np.array([math.prod(map(len, grid.columns)) for _, grid in grids], float)
     shares = (np.cumsum(sizes) // PIECE).astype(int)  # grids that follow one another
-    units = [[growth, int(found[0]), int(found[-1]) + 1] for found in (np.flatnonzero(shares == n) for n in np.unique(shares))]
+    groups = [np.flatnonzero(shares == n) for n in np.unique(shares)]
+    units: list[list[Any]] = [[growth, int(found[0]), int(found[-1]) + 1] for found in groups]
     if len(units) < 2:
         return enumerator.parts(grids, enumerator.max_ops)
-    return [
-        LevelPart(number, batch, _unpacked(operands), list(map(_unpacked, keys)))
-        for unit in workers.map(first_keys_data, units)
-        for number, batch, operands, keys in unit
-    ]
+    asked = iter(units)  # results come in their order
+
+    def read(sent: list[Any]) -> tuple[list[LevelPart], list[Rule]]:
+        _, start, stop = next(asked)
+        among = dict(grids[start:stop])
+        return [_part(among, enumerator, *data) for data in sent], []
+
+    return [part for parts in sent_by(workers, first_keys_data, units, read) for part in parts]
+
+
+def _part(
+    grids: Mapping[int, TermGrid], enumerator: Enumerator, number: int, batch: int, operands: list[Any], keys: list[Any]
+) -> LevelPart:
+    """What :func:`first_keys_data` tells of a grid. Raises ValueError, TypeError, KeyError where it is none of these grids."""
+    grid = grids[number]
+    count, outs = operands[1][0], len(enumerator.batches.batches[grid.batch].types)
+    if batch != grid.batch or len(keys) != outs or not 0 <= count <= math.prod(map(len, grid.columns)):
+        raise ValueError("other terms than those of the grid")
+    rows = _checked(operands, np.int32, [count, len(grid.columns)])
+    if not all(np.isin(column, known).all() for column, known in zip(rows.T, grid.columns, strict=True)):
+        raise ValueError("operands that the grid does not have")
+    return LevelPart(number, batch, rows, [_checked(each, np.uint64, [count]) for each in keys])
 
 
 @unit_of_work
@@ -101,7 +124,12 @@ def _further_keys(growth: list[Any], rows: TermRows, e: int, enumerator: Enumera
         return enumerator.values.keys(rows, e)
     shards = [rows[np.arange(start, min(start + SHARD, len(rows)))] for start in range(0, len(rows), SHARD)]
     units = [[growth, e, *map(_packed, (shard.batch, shard.out, shard.operands))] for shard in shards]
-    return np.concatenate(list(map(_unpacked, workers.map(further_keys_data, units))))
+    lengths = iter(map(len, shards))  # results come in their order
+
+    def read(sent: list[Any]) -> tuple[np.ndarray, list[Rule]]:
+        return _checked(sent, np.uint64, [next(lengths)]), []
+
+    return np.concatenate(list(sent_by(workers, further_keys_data, units, read)))
 
 
 @unit_of_work
@@ -122,9 +150,23 @@ def further_keys_data(unit: list[Any]) -> list[Any]:
 
 def _packed(array: np.ndarray) -> list[Any]:
     """An array as JSON can say it."""
-    return [array.dtype.str, array.shape, base64.b85encode(zlib.compress(array.tobytes(), 1)).decode()]
+    return [array.dtype.str, list(array.shape), base64.b85encode(zlib.compress(array.tobytes(), 1)).decode()]
+
+
+def _checked(data: list[Any], dtype: type[np.generic], shape: list[int]) -> np.ndarray:
+    """An array that a worker sent, of such entries and such a shape. Raises ValueError, TypeError where it is another one."""
+    entries = np.dtype(dtype)
+    if data[:2] not in ([entries.str, shape], [entries.newbyteorder().str, shape]):
+        raise ValueError(f"no array of {entries.name} with the shape {shape}")
+    return _unpacked(data)
 
 
 def _unpacked(data: Sequence[Any]) -> np.ndarray:
+    """The array that was packed; no more is unpacked than it has room for. Raises ValueError, TypeError."""
     dtype, shape, text = data
-    return np.frombuffer(zlib.decompress(base64.b85decode(text)), dtype).reshape(shape)
+    room = math.prod(shape) * np.dtype(dtype).itemsize
+    try:
+        content = zlib.decompressobj().decompress(base64.b85decode(text), room + 1)
+    except zlib.error as problem:
+        raise ValueError(str(problem)) from None
+    return np.frombuffer(content, dtype).reshape(shape)

@@ -13,10 +13,11 @@ import pytest
 from rulegen.enumerate import enumeration
 from rulegen.enumerate.enumeration import Enumeration
 from rulegen.grow import shards
-from rulegen.grow.shards import enumerate_terms
+from rulegen.grow.shards import enumerate_terms, first_keys_data, further_keys_data
 from rulegen.workers import Here, Processes, UnitWorkers
 from rulegen.workloads import get_workload
 from rulegen.workloads.workload import Workload
+from rules_db.files import StoreError
 
 
 class Afar(UnitWorkers):
@@ -24,12 +25,14 @@ class Afar(UnitWorkers):
 
     count = 2
 
-    def __init__(self) -> None:
+    def __init__(self, change: Callable[[str, Any], Any] = lambda task, result: result) -> None:
         self.units: dict[str, int] = {}
+        self._change = change
 
     def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
         self.units[function.__name__] = self.units.get(function.__name__, 0) + len(units)
-        return iter([json.loads(json.dumps(function(json.loads(json.dumps(unit))))) for unit in units])
+        results = [json.loads(json.dumps(function(json.loads(json.dumps(unit))))) for unit in units]
+        return iter([self._change(function.__name__, result) for result in results])
 
 
 @pytest.fixture(autouse=True)
@@ -69,3 +72,40 @@ def test_processes_make_the_same_enumeration_again_and_again() -> None:
             assert_same(enumerate_terms(workload, max_ops, seed, workers), enumerate_terms(workload, max_ops, seed, Here()))
     finally:
         workers.close()
+
+
+def packed(array: np.ndarray) -> Any:
+    return json.loads(json.dumps(shards._packed(array)))
+
+
+OTHERS: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda part: None,
+    "a number": lambda part: [part[0] + 1_000_000, *part[1:]],
+    "a batch": lambda part: [part[0], part[1] + 1, *part[2:]],
+    "operands that are not there": lambda part: [*part[:2], packed(shards._unpacked(part[2]) + 1_000_000), part[3]],
+    "operands of less than all slots": lambda part: [*part[:2], packed(shards._unpacked(part[2])[:, :0]), part[3]],
+    "operands that are no text": lambda part: [*part[:2], [*part[2][:2], 7], part[3]],
+    "operands that nothing unpacks": lambda part: [*part[:2], [*part[2][:2], "zz"], part[3]],
+    "fewer fingerprints": lambda part: [*part[:3], [packed(shards._unpacked(each)[1:]) for each in part[3]]],
+    "no fingerprints": lambda part: [*part[:3], []],
+    "fingerprints that are no numbers": lambda part: [*part[:3], [["|O", *each[1:]] for each in part[3]]],
+    "more than fits": lambda part: [*part[:3], [[*each[:2], packed(np.zeros(1 << 20, np.uint64))[2]] for each in part[3]]],
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_are_no_terms_of_the_workload_ends_in_one_line(other: str) -> None:
+    def changed(task: str, result: Any) -> Any:
+        return list(map(OTHERS[other], result)) if task == first_keys_data.__name__ else result
+
+    with pytest.raises(StoreError, match="a worker sent what is no result of first_keys_data"):
+        enumerate_terms(get_workload("linear"), 2, 5, Afar(changed))
+
+
+@pytest.mark.parametrize("other", [None, 7, ["<u8", [1], "zz"], packed(np.zeros(3, np.uint64)), packed(np.zeros(50))])
+def test_what_are_no_fingerprints_ends_in_one_line(other: Any) -> None:
+    def changed(task: str, result: Any) -> Any:
+        return other if task == further_keys_data.__name__ else result
+
+    with pytest.raises(StoreError, match="a worker sent what is no result of further_keys_data"):
+        enumerate_terms(get_workload("linear"), 2, 5, Afar(changed))
