@@ -142,9 +142,11 @@ class Judge:
         """
         task, self._incumbent = self._bench.task, proposals.incumbent
         if proposals.is_empty:
-            reason = f"no candidate is cheaper by the cost model ({proposals.searched.stopped})"
-            undecided = not proposals.searched.is_complete
-            judgement = Judgement(message=f"{reason}: the original was kept", is_undecided=undecided)
+            searched = proposals.searched
+            reason = f"no candidate is cheaper by the cost model ({searched.stopped})"
+            if not searched.is_complete:
+                reason = f"undecided: none of {searched.generated} candidates was cheaper by the cost model ({searched.stopped})"
+            judgement = Judgement(message=f"{reason}: the original was kept", is_undecided=not searched.is_complete)
         elif untyped := _untyped_inputs(task.model):
             reason = f"input '{untyped[0]}' declares no shape, or is no tensor"
             judgement = Judgement(message=f"{reason}: nothing can be compared, the original was kept")

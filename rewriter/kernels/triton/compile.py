@@ -90,7 +90,7 @@ def parse_architectures(text: str) -> tuple[Architecture, ...]:
     """
     architectures = []
     for name in text.split(","):
-        match = re.fullmatch(r"(sm|compute)_(\d+)", name.strip())
+        match = re.fullmatch(r"(sm|compute)_(\d{2,3})", name.strip())
         if match is None or int(match[2]) < LEAST_ARCHITECTURE:
             raise ValueError(f"'{name.strip()}' is no architecture; give for example sm_80,sm_90, and compute_80 for PTX")
         architectures.append(Architecture(int(match[2]), match[1] == "compute"))

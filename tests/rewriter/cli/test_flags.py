@@ -135,6 +135,7 @@ def test_the_command_has_the_flags_of_the_options_under_their_headings_in_their_
         (("--provider", "tpu"), "'tpu' is not one of 'cpu', 'cuda', 'auto'."),
         (("--budget", "nan"), "onnx-superopt: budget nan and alpha 1.05: give seconds from 0 on and a factor from 1 on"),
         (("--arch", "sm_1"), "onnx-superopt: --arch: 'sm_1' is no architecture; give for example sm_80,sm_90, and compute_80"),
+        (("--arch", "sm_9000"), "onnx-superopt: --arch: 'sm_9000' is no architecture; give for example sm_80,sm_90"),
         (("--input", "x2"), "onnx-superopt: --input x2: write NAME=2x128, sizes joined by 'x' (NAME= for a scalar)"),
     ],
 )
