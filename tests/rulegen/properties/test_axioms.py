@@ -23,7 +23,7 @@ from rules_db.trust.guards import GUARDS
 from rules_db.trust.implied import implied
 from rules_db.trust.properties import Axiom, AxiomError, load_axioms, parse_axioms
 
-# Decompositions hold by definition; the sampler hardly ever meets their operands, so test_contrib.py and
+# Decompositions hold by definition; the sampler hardly ever meets their operands, so test_contrib_properties.py and
 # test_spelling_proofs.py have samples of their own.
 AXIOMS = {name: axiom for name, axiom in load_axioms().items() if axiom.family not in ("contrib", "fused")}
 FAMILIES = sorted({axiom.family for axiom in AXIOMS.values()})
