@@ -40,7 +40,7 @@ def _error(error: Error | None) -> str:
 
 def _add_timing(table: Table, where: str, timing: Timing) -> None:
     table.add_row(
-        f"latency{where}, median (spread)",
+        f"latency{where}, {timing.statistic} (spread)",
         f"{timing.original:.3f} ms ({timing.original_spread:.3f})",
         f"{timing.candidate:.3f} ms ({timing.candidate_spread:.3f})",
     )

@@ -104,13 +104,22 @@ def _latency(outcome: Outcome) -> Iterable[Block]:
                 f"{timing.original:.3f} ({timing.original_spread:.3f})",
                 f"{timing.candidate:.3f} ({timing.candidate_spread:.3f})",
             ]
-            rows.append([where, *times, _interval(timing), f"[{timing.control_low:.3f}, {timing.control_high:.3f}]"])
+            rows.append(
+                [
+                    f"{where}, {timing.statistic}",
+                    *times,
+                    _interval(timing),
+                    f"[{timing.control_low:.3f}, {timing.control_high:.3f}]",
+                ]
+            )
     if rows:
-        head = ["milliseconds, median (between quartiles)", "before", "after", "ratio [95 %]", "the original against itself"]
+        head = ["milliseconds (between quartiles)", "before", "after", "ratio [95 %]", "the original against itself"]
         yield table(head, rows)
     for where, timing in timings:
         if timing is not None and len(timing.ratios) > 1:
-            words = f"After over before in {len(timing.ratios)} paired rounds, {where}; the band is the median's 95 % interval."
+            words = (
+                f"After over before in {len(timing.ratios)} pairs of runs, {where}; the band: 95 % interval of {timing.compared}."
+            )
             yield chart(histogram(timing.ratios, timing.ratio, timing.low, timing.high), words)
 
 

@@ -258,7 +258,7 @@ class Judge:
         self._pace = opening, running
         has_kernels = measures and self._bench.kernels.can_be_used
         compiling = _COMPILING if has_kernels else 0.0
-        times = _COMPARED + (accept.LEAST_ROUNDS if measures else 0)
+        times = _COMPARED + (2 * accept.LEAST_ROUNDS if measures else 0)
         graph = opening + clock.budget * _IMPRESSION if measures and is_captured else 0.0
         clock.needs("glance", _GLANCING if has_kernels else 0.0)
         clock.needs("judge", compiling + opening + graph + 2 * times * running)

@@ -38,7 +38,7 @@ def test_a_run_writes_its_report(tmp_path: Path, timing: dict[str, accept.Timing
     assert result.exit_code == 0, result.output
     html, record = page.read_text(), json.loads(summary.read_text())
     assert _sections(html) == ["latency", "where", "operators", "rules", "tried", "errors", "assumed", "notes", "graphs"]
-    assert "2.00 times as fast as before" in html and "0.500 [0.450, 0.550]" in html and "in 41 paired rounds" in html
+    assert "2.00 times as fast as before" in html and "0.500 [0.450, 0.550]" in html and "in 41 pairs of runs" in html
     for fired in record["fired"]:
         assert f'id="rule-{fired["rule"].replace(">", "&gt;")}"' in html and fired["where"][0] in html
     assert "Both sides of rule" in html and "because, where each line is an operator property" in html
@@ -62,7 +62,7 @@ def test_a_verdict_that_is_repeated_keeps_its_figures(tmp_path: Path, timing: di
     assert _run(*arguments).exit_code == 0
     assert _run(*arguments, "--report", page).exit_code == 0
     html = page.read_text()
-    assert "The verdict of an earlier run" in html and "in 3 paired rounds" in html and "Where the time goes" in html
+    assert "The verdict of an earlier run" in html and "in 3 pairs of runs" in html and "Where the time goes" in html
 
 
 def test_the_report_is_no_model(tmp_path: Path) -> None:
