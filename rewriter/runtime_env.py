@@ -29,6 +29,7 @@ __all__ = [
     "c_compiler",
     "c_compiler_version",
     "calling_runtime",
+    "cores",
     "digest",
     "environment",
     "gpu_architecture",
@@ -293,11 +294,15 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @functools.cache
 def environment(provider: str) -> str:
     """The environment that a measured cost holds for: device, cores, onnxruntime version and provider, in words."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    device = f"{_processor()} x{_Threads.usual or cores}"
+    device = f"{_processor()} x{_Threads.usual or cores()}"
     if provider == "cuda":
         device += f" + {_gpu_name()}"
     return f"{device} | onnxruntime {ort.__version__} | {provider}"

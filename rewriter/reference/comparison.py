@@ -57,11 +57,13 @@ def compare(actual: np.ndarray, wanted: np.ndarray) -> Error:
             np.array_equal(actual, wanted) if wanted.dtype.kind in "OSU" else np.array_equal(actual.astype(wanted.dtype), wanted)
         )
         return Error(0.0, 0.0) if same else INFINITE
-    a, w = actual.astype(np.float64), wanted.astype(np.float64)
-    special = ~np.isfinite(w)
-    if not np.array_equal(a[special], w[special], equal_nan=True):
-        return INFINITE
-    difference, finite = np.abs(a[~special] - w[~special]), w[~special]
+    a, finite = actual.astype(np.float64, copy=False).reshape(-1), wanted.astype(np.float64, copy=False).reshape(-1)
+    special = ~np.isfinite(finite)
+    if special.any():
+        if not np.array_equal(a[special], finite[special], equal_nan=True):
+            return INFINITE
+        a, finite = a[~special], finite[~special]
+    difference = np.abs(a - finite)
     if not finite.size:
         return Error(0.0, 0.0)
     if not np.isfinite(difference).all():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from mugraph.terms.term import attr_symbols
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.inputs import unheld
 from rewriter.reference.nodes import NoReference, NoRoom, RunTensors, bind_shape, check_shape, computed, widen
-from rewriter.reference.threads import side_by_side
+from rewriter.reference.threads import SideBySide, side_by_side
 
 __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
 
@@ -152,7 +151,7 @@ class _ModelEvaluation:
         if self._upstream and any(self._bodies(node) for node in nodes):
             self._upstream = frozenset(nodes)  # what a body reads stands for values around it: this is not followed there
         self._orders: dict[Sequence[int], list[Node]] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: SideBySide | None = None
 
     def outputs(self, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
         """The outputs of the model for each feed."""
@@ -221,7 +220,7 @@ class _ModelEvaluation:
                 narrow.by_value.update(zip(node.values, results, strict=True))
             if node not in self._deciding:
                 operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
-                results = computed(model, graph, node, operands, tensors, self.exact)
+                results = computed(model, graph, node, operands, tensors, self.exact, self._threads)
             for value, array in zip(node.values, results, strict=True):
                 if node.is_opaque:
                     check_shape(model, value, np.shape(array))
@@ -231,7 +230,7 @@ class _ModelEvaluation:
         known = runs[0].tensors.by_value
         entries = max((known[made(v)].size for v in node.inputs if made(v) in known), default=0)
         if self._threads is not None and len(runs) > 1 and entries >= _LARGE and not node.is_opaque:
-            list(self._threads.map(evaluate, runs))  # NumPy leaves the interpreter to others while it computes
+            self._threads.run(evaluate, runs)  # NumPy leaves the interpreter to others while it computes
         else:
             for run in runs:
                 evaluate(run)

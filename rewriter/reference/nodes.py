@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from mugraph.domains import Real, Unsupported
+from mugraph.domains import Unsupported
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
@@ -17,6 +17,7 @@ from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, evaluate_dim
 from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.reference.comparison import is_float
+from rewriter.reference.threads import SharedReal, SideBySide
 from rewriter.runtime_env import RuntimeFailure, new_session
 
 __all__ = ["FalseClaim", "NoReference", "RunTensors", "bind_shape", "check_shape", "computed", "widen"]
@@ -73,8 +74,20 @@ class RunTensors:
             bind_shape(self.sizes, type_, np.shape(feed[name]))
 
 
-def computed(model: Model, graph: Graph, node: Node, operands: Sequence[Any], tensors: RunTensors, exact: bool) -> Sequence[Any]:
-    """A node's results: in float64, or in its values' own types. Raises NoReference."""
+def computed(
+    model: Model,
+    graph: Graph,
+    node: Node,
+    operands: Sequence[Any],
+    tensors: RunTensors,
+    exact: bool,
+    threads: SideBySide | None = None,
+) -> Sequence[Any]:
+    """A node's results: in float64, or in its values' own types. Raises NoReference.
+
+    Args:
+        threads: that share what takes long.
+    """
     attrs = bind_attrs(node.attrs, tensors.sizes)
     unknown = sorted(name for _, value in attrs for name in attr_symbols(value))
     if unknown:
@@ -87,7 +100,7 @@ def computed(model: Model, graph: Graph, node: Node, operands: Sequence[Any], te
             results = _run_alone(model, graph, node, operands, tensors.dtypes)
         else:
             try:
-                results = get_operator(node.op).run(Real(np.float32 if single else np.float64), attrs, wide)
+                results = get_operator(node.op).run(SharedReal(np.float32 if single else np.float64, threads), attrs, wide)
             except Unsupported:
                 results = _run_alone(model, graph, node, operands, tensors.dtypes)
         if not exact:

@@ -302,6 +302,8 @@ class Proposer:
         anyhow; and a kernel that takes four times what the model says costs no trial.
         """
         bench, further = self._bench, list[str]()
+        if searched.better:
+            bench.kernels.foresee(searched.better[0])
         while searched.better and not searched.interrupted and bench.clock.room(*further, *_AFTER_SEARCH) > 0:
             if not bench.is_quiet(*_AFTER_SEARCH):
                 break

@@ -30,3 +30,11 @@ def checks_endlessly(connection: Connection, *_: object) -> None:
     """In a process, which answers nobody."""
     while True:
         time.sleep(1)
+
+
+def refuses_slowly(connection: Connection, *_: object) -> None:
+    """Answers after half a second that a source does not compile."""
+    while True:
+        connection.recv()
+        time.sleep(0.5)
+        connection.send(({"problem": "no"}, b"", False))

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from mugraph.deadline import heed
 from mugraph.files import Scratch
 from rewriter.kernels.kept import KeptResults, key_of
 from rewriter.kernels.triton.source import OVERLAPPED, Source
@@ -51,6 +52,8 @@ _FORMAT = 3
 LEAST_ARCHITECTURE = 80
 """Triton's kernels need its matrix units."""
 _NICE = 5
+_ASKING = 0.1
+"""Seconds after which who waits for what another thread compiles asks whether there is still time."""
 _LIMIT_SECONDS = 60
 _PTX_VERSION = 80
 """Of PTX for architectures to come: what a driver of CUDA 12.0 reads."""
@@ -165,6 +168,7 @@ class Compiler:
         self.hits = self.compiled = 0
         self._all: list[Worker] = []
         self._idle: list[Worker] = []
+        self._going_on: dict[str, Future[Binary | NotCompiled | None]] = {}
         self._lock = threading.Lock()
         self._scratch: Scratch | None = None
 
@@ -213,7 +217,6 @@ class Compiler:
                 self.hits += 1
                 results[job.key] = recalled
         for job, result in self._run(list(fresh.values())):
-            self.compiled += 1
             results[job.key] = result
         compiled: list[tuple[Binary, ...] | NotCompiled] = []
         for start in range(0, len(jobs), len(architectures)):
@@ -238,11 +241,33 @@ class Compiler:
                 raise
 
     def _one(self, job: _CompileJob, ended: threading.Event) -> Binary | NotCompiled:
-        """Compiles in a process that is idle, or in a new one. One that died is the reason why its job was not compiled."""
-        with self._lock:
-            if ended.is_set():  # a thread may have begun with this job before the others were cancelled
-                raise CancelledError
-            worker = self._idle.pop() if self._idle else self._started()
+        """The result of a job: of another thread that is at the same one, else compiled here."""
+        while True:
+            with self._lock:
+                if ended.is_set():  # a thread may have begun with this job before the others were cancelled
+                    raise CancelledError
+                other = self._going_on.get(job.key)
+                if other is None:
+                    mine = self._going_on[job.key] = Future[Binary | NotCompiled | None]()
+                    worker = self._idle.pop() if self._idle else self._started()
+                    break
+            while not wait([other], _ASKING).done:
+                heed()
+            if (known := other.result()) is not None:
+                self.hits += 1
+                return known
+        result = None
+        try:
+            result = self._answered(worker, job, ended)
+        finally:
+            with self._lock:
+                del self._going_on[job.key]
+                self.compiled += result is not None
+            mine.set_result(result)
+        return result
+
+    def _answered(self, worker: Worker, job: _CompileJob, ended: threading.Event) -> Binary | NotCompiled:
+        """Compiles in a process. One that died is the reason why its job was not compiled."""
         worker.tell(job)
         try:
             reply: _Reply = worker.answer()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from mugraph.deadline import BudgetSpent, Deadline
 from rewriter.kernels.triton import compile
 from rewriter.kernels.workers import Worker, WorkerDied
-from tests.support.work import checks_endlessly
+from tests.support.work import checks_endlessly, refuses_slowly
 
 SCRIPT = """
 import sys
@@ -77,6 +79,29 @@ def test_what_is_compiled_heeds_the_deadline_of_who_waits(tmp_path: Path, monkey
         with pytest.raises(BudgetSpent):
             list(compiler._run(jobs))
         assert compiler._all and all(worker._process.poll() is not None for worker in compiler._all)
+
+
+def test_what_another_thread_compiles_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile, "_serve", refuses_slowly)
+    job = compile._CompileJob("a", "text", (), compile.DEFAULT_ARCHITECTURES[0])
+    with compile.Compiler(tmp_path, workers=2) as compiler, ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda _: next(compiler._run([job]))[1], range(3)))
+        assert [str(result) for result in found] == ["kernel a for sm_80: no"] * 3
+        assert (compiler.compiled, compiler.hits) == (1, 2) and len(compiler._all) == 1
+        assert str(next(compiler._run([job]))[1]) == "kernel a for sm_80: no" and compiler.compiled == 2, "it was not kept"
+
+
+def test_who_waits_for_another_threads_compiler_heeds_his_own_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compile, "_serve", refuses_slowly)
+    job, ends = compile._CompileJob("a", "text", (), compile.DEFAULT_ARCHITECTURES[0]), Deadline()
+    with compile.Compiler(tmp_path, workers=2) as compiler, ThreadPoolExecutor(1) as thread:
+        first = thread.submit(compiler._one, job, threading.Event())
+        while not compiler._going_on:
+            time.sleep(0.01)
+        ends.end()
+        with ends.heeded(), pytest.raises(BudgetSpent):
+            compiler._one(job, threading.Event())
+        assert str(first.result()) == "kernel a for sm_80: no", "that goes on"
 
 
 def test_a_script_that_starts_workers_as_it_is_imported_runs_once(tmp_path: Path) -> None:

@@ -482,6 +482,21 @@ def test_no_kernel_is_glanced_at_while_that_is_disturbed(source: Path, monkeypat
             assert len(glanced) == quiet
 
 
+def test_kernels_of_the_candidate_that_is_tried_first_are_compiled_beside_what_goes_before(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not there is time to glance at them: the prices by which it came to be the best may be the last."""
+    foreseen: list[object] = []
+    monkeypatch.setattr(RunKernels, "foresee", lambda _, candidate: foreseen.append(candidate))
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        proposer = Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+        foreseen.clear()
+        bench.clock.needs("judge", bench.clock.left() + 1)
+        proposer._glanced(proposals.search, proposals.searched)
+        assert foreseen == [proposals.searched.better[0]]
+
+
 def test_a_glance_at_kernels_leaves_the_time_to_judge(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first is foreseen by the search; each further one has to fit."""
     glanced: list[object] = []
