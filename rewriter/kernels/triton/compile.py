@@ -7,27 +7,21 @@ the reason why its kernel was not compiled, and nothing else is lost.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import re
-import signal
-import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from mugraph.deadline import heed
 from mugraph.files import Scratch
+from rewriter.kernels.compiling import Job, Reply, serve
 from rewriter.kernels.kept import KeptResults, key_of
 from rewriter.kernels.triton.source import OVERLAPPED, Source
 from rewriter.kernels.workers import Worker, WorkerDied
@@ -51,19 +45,10 @@ _FORMAT = 3
 """Part of the key of what is kept on disk; raise it when the options or the packing change."""
 LEAST_ARCHITECTURE = 80
 """Triton's kernels need its matrix units."""
-_NICE = 5
 _ASKING = 0.1
 """Seconds after which who waits for what another thread compiles asks whether there is still time."""
-_LIMIT_SECONDS = 60
-_PTX_VERSION = 80
-"""Of PTX for architectures to come: what a driver of CUDA 12.0 reads."""
-_LAST_LINES = 2
-"""Of a compiler's message, beside its first line."""
 _FIRST_OVERLAPPING = 90
 """The first architecture with ``griddepcontrol``."""
-_SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
-_LEAST_SHARED = 99 << 10
-"""Dynamic shared memory a block may have, by architecture (CUDA programming guide, technical specifications)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +107,7 @@ class NotCompiled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _CompileJob:
-    """The input of a compiling process; picklable and small."""
+    """A source to be compiled for an architecture, and what messages call its kernel."""
 
     label: str
     text: str
@@ -133,6 +118,12 @@ class _CompileJob:
     def of(label: str, source: Source, architecture: Architecture) -> _CompileJob:
         launches = tuple((x.function, x.signature, x.warps, x.stages) for x in source.launches)
         return _CompileJob(label, source.text, launches, architecture)
+
+    @property
+    def told(self) -> Job:
+        """What a compiling process is told."""
+        target = self.architecture
+        return Job(self.text, self.launches, target.number, target.is_ptx, OVERLAPPED, target.overlaps)
 
     @property
     def key(self) -> str:
@@ -268,9 +259,9 @@ class Compiler:
 
     def _answered(self, worker: Worker, job: _CompileJob, ended: threading.Event) -> Binary | NotCompiled:
         """Compiles in a process. One that died is the reason why its job was not compiled."""
-        worker.tell(job)
+        worker.tell(job.told)
         try:
-            reply: _Reply = worker.answer()
+            reply: Reply = worker.answer()
         except WorkerDied:
             worker.end()
             return NotCompiled(f"kernel {job.label} for {job.architecture}: the compiler's process died")
@@ -282,7 +273,7 @@ class Compiler:
     def _started(self) -> Worker:
         """A new process; the caller holds the lock."""
         self._scratch = self._scratch or Scratch()
-        worker = Worker(_serve, str(self._scratch.path))
+        worker = Worker(serve, str(self._scratch.path))
         self._all.append(worker)
         return worker
 
@@ -301,15 +292,11 @@ class Compiler:
         except (ValueError, KeyError, TypeError):  # damaged: compiled again
             return None
 
-    def _finished(self, job: _CompileJob, reply: _Reply) -> Binary | NotCompiled:
+    def _finished(self, job: _CompileJob, reply: Reply) -> Binary | NotCompiled:
         head, image, lasting = reply
         if lasting:
             self._kept.keep(job.key, head, image)
         return _result(job, head, image)
-
-
-_Reply = tuple[dict[str, Any], bytes, bool]
-"""Head and image of a result, and whether it would be the same another time."""
 
 
 def _result(job: _CompileJob, head: dict[str, Any], image: bytes) -> Binary | NotCompiled:
@@ -319,109 +306,3 @@ def _result(job: _CompileJob, head: dict[str, Any], image: bytes) -> Binary | No
     shared = tuple(int(bytes_) for _, _, bytes_ in head["functions"])
     architecture = job.architecture
     return Binary(Image(architecture.number, architecture.is_ptx, image, shared, architecture.overlaps), functions)
-
-
-# In the processes
-
-
-def _serve(connection: Connection, scratch: str) -> None:
-    """Compiles jobs as they come, after whatever else the run does."""
-    os.nice(_NICE)
-    _prepare(scratch)
-    with suppress(ImportError):  # the first job says so
-        importlib.import_module("triton")
-    while True:
-        connection.send(_compile(connection.recv()))
-
-
-def _prepare(scratch: str) -> None:
-    """Once a process: a cache of its own for Triton, and a place for temporary files."""
-    os.environ["TMPDIR"] = scratch
-    os.environ["TRITON_CACHE_DIR"] = str(Path(scratch) / str(os.getpid()))
-    os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
-    os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"
-    os.environ.pop("TRITON_INTERPRET", None)
-    signal.signal(signal.SIGALRM, _expired)
-
-
-def _expired(number: int, frame: object) -> None:
-    raise TimeoutError(f"it takes more than {_LIMIT_SECONDS} seconds")
-
-
-def _compile(job: _CompileJob) -> _Reply:
-    signal.alarm(_LIMIT_SECONDS)
-    try:
-        head, image = _compiled(job)
-        return head, image, True
-    except TimeoutError as problem:
-        return {"problem": str(problem)}, b"", False
-    except Exception as problem:  # the compiler raises whatever its passes do
-        lines = [line.strip() for line in str(problem).splitlines() if line.strip(" ^")]
-        told = [*lines[:1], *lines[1:][-_LAST_LINES:]]  # Triton says where first, and what last
-        return {"problem": "; ".join(told)[:400] or type(problem).__name__}, b"", True
-    finally:
-        signal.alarm(0)
-
-
-def _compiled(job: _CompileJob) -> tuple[dict[str, Any], bytes]:
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    number = job.architecture.number
-    texts, cubins, functions = [], [], []
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.py"  # Triton takes functions from files only
-        path.write_text(job.text)
-        spec = importlib.util.spec_from_file_location("kernel", path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        for name, signature, warps, stages in job.launches:
-            aligned = {(i,): [["tt.divisibility", 16]] for i, (_, kind) in enumerate(signature) if kind.startswith("*")}
-            options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
-            if job.architecture.is_ptx:
-                options["ptx_version"] = _PTX_VERSION
-            types = {**dict(signature), OVERLAPPED: "constexpr"}
-            source = ASTSource(getattr(module, name), types, {OVERLAPPED: job.architecture.overlaps}, aligned)
-            compiled = triton.compile(source, target=GPUTarget("cuda", number, 32), options=options)
-            about = compiled.metadata
-            if about.global_scratch_size or about.profile_scratch_size:
-                raise ValueError(f"{name} wants {about.global_scratch_size} bytes of global scratch memory")
-            if about.shared > _SHARED.get(number, _LEAST_SHARED):
-                raise ValueError(f"{name} wants {about.shared} bytes of shared memory, more than {job.architecture} has")
-            functions.append((about.name, 32 * about.num_warps, about.shared))
-            texts.append(compiled.asm["ptx"])
-            cubins.append(compiled.asm["cubin"])
-    head = {"functions": functions}
-    if job.architecture.is_ptx:
-        return head, merge_ptx(texts).encode()
-    return head, cubins[0] if len(cubins) == 1 else _assemble(merge_ptx(texts), number)
-
-
-def merge_ptx(texts: Sequence[str]) -> str:
-    """One PTX module of several with the same head; what they declare alike stands once."""
-    if len(texts) == 1:
-        return texts[0]
-    head: list[str] = []
-    bodies: list[str] = []
-    for number, text in enumerate(texts):
-        text = re.sub(r"_\$_str", f"_$_str{number}", text)  # module-level names that two modules use for different things
-        start = text.index(".visible .entry")
-        head += [line for line in text[:start].splitlines() if line.startswith(".") and line not in head]
-        bodies.append(text[start:])
-    return "\n".join([*head, *bodies])
-
-
-def _assemble(ptx: str, number: int) -> bytes:
-    """A cubin by Triton's own assembler, with the options that Triton gives it."""
-    from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
-
-    with tempfile.TemporaryDirectory() as folder:
-        source, result = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
-        source.write_text(ptx)
-        command = [get_ptxas(number).path, f"--gpu-name={sm_arch_from_capability(number)}", str(source), "-o", str(result)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ValueError(f"ptxas: {done.stderr}")
-        return result.read_bytes()

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mugraph.deadline import BudgetSpent, Deadline
+from rewriter.kernels.compiling import serve
 from rewriter.kernels.triton import compile
 from rewriter.kernels.workers import Worker, WorkerDied
 from tests.support.work import checks_endlessly, refuses_slowly
@@ -71,7 +72,7 @@ def test_an_answer_is_not_waited_for_beyond_a_deadline() -> None:
 
 def test_what_is_compiled_heeds_the_deadline_of_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes end that compile, and none is started for a job that a thread took up meanwhile."""
-    monkeypatch.setattr(compile, "_serve", checks_endlessly)
+    monkeypatch.setattr(compile, "serve", checks_endlessly)
     jobs = [compile._CompileJob("a", str(text), (), compile.DEFAULT_ARCHITECTURES[0]) for text in range(20)]
     ends, compiler = Deadline(), compile.Compiler(tmp_path, workers=2)
     with ends.heeded(), compiler:
@@ -82,7 +83,7 @@ def test_what_is_compiled_heeds_the_deadline_of_who_waits(tmp_path: Path, monkey
 
 
 def test_what_another_thread_compiles_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile, "_serve", refuses_slowly)
+    monkeypatch.setattr(compile, "serve", refuses_slowly)
     job = compile._CompileJob("a", "text", (), compile.DEFAULT_ARCHITECTURES[0])
     with compile.Compiler(tmp_path, workers=2) as compiler, ThreadPoolExecutor(3) as threads:
         found = list(threads.map(lambda _: next(compiler._run([job]))[1], range(3)))
@@ -92,7 +93,7 @@ def test_what_another_thread_compiles_is_waited_for(tmp_path: Path, monkeypatch:
 
 
 def test_who_waits_for_another_threads_compiler_heeds_his_own_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile, "_serve", refuses_slowly)
+    monkeypatch.setattr(compile, "serve", refuses_slowly)
     job, ends = compile._CompileJob("a", "text", (), compile.DEFAULT_ARCHITECTURES[0]), Deadline()
     with compile.Compiler(tmp_path, workers=2) as compiler, ThreadPoolExecutor(1) as thread:
         first = thread.submit(compiler._one, job, threading.Event())
@@ -102,6 +103,13 @@ def test_who_waits_for_another_threads_compiler_heeds_his_own_deadline(tmp_path:
         with ends.heeded(), pytest.raises(BudgetSpent):
             compiler._one(job, threading.Event())
         assert str(first.result()) == "kernel a for sm_80: no", "that goes on"
+
+
+def test_a_process_that_compiles_imports_nothing_that_it_does_not_need() -> None:
+    """A run starts one a core, while it reads its model and its rules."""
+    code = f"import sys, {Worker.__module__}, {serve.__module__}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert not {"numpy", "onnx", "onnxruntime", "mugraph.ops"} & set(done.stdout.split())
 
 
 def test_a_script_that_starts_workers_as_it_is_imported_runs_once(tmp_path: Path) -> None:
