@@ -43,7 +43,7 @@ class Clock:
         self.budget = min(budget, _LONGEST)
         self._began = time.monotonic() - spent
         self._scheduled = self._asked = (0.0, 0.0) if spent else _scheduled()
-        self._laps: dict[str, float] = {}
+        self._laps = {"start": round(spent, 3)} if spent else {}
         self._needs: dict[str, float] = {}
         self.stage = ""
 
@@ -90,13 +90,15 @@ class Clock:
 
     @contextmanager
     def lap(self, stage: str) -> Iterator[None]:
-        """Counts the time of the block as the stage's, unless it is left by an exception."""
+        """Counts the time of the block as the stage's, however it is left."""
         self.stage, since = stage, time.monotonic()
-        yield
-        self._laps[stage] = round(self._laps.get(stage, 0.0) + time.monotonic() - since, 3)
+        try:
+            yield
+        finally:
+            self._laps[stage] = round(self._laps.get(stage, 0.0) + time.monotonic() - since, 3)
 
     def seconds(self) -> dict[str, float]:
-        """Seconds by stage in the order in which they ended, and ``total``: all since the start."""
+        """Seconds by stage in the order in which they ended, ``start`` of the process first, and ``total``: all since then."""
         return {**self._laps, "total": round(time.monotonic() - self._began, 3)}
 
 
