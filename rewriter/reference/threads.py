@@ -21,10 +21,11 @@ _LIMITS: dict[object, threadpool_limits] = {}
 """The one limit, by the blocks that go on."""
 _LEFT = 2
 """Cores that are left to whoever waits for the results, and to what that does meanwhile."""
-_SHARED = 1 << 24
-"""Multiplications of a product from which on its rows are shared out: a millisecond of a core."""
-_COSTLY = 1 << 16
-"""Entries from which on those of a scalar function are."""
+_SHARED = 1 << 27
+"""Multiplications of a product from which on its rows are shared out: ten milliseconds of a core. To be handed a part each thread
+waits for the interpreter, a millisecond each time where another one computes in Python."""
+_COSTLY = 1 << 20
+"""Entries from which on those of a scalar function are, for the same reason."""
 
 
 class SideBySide:

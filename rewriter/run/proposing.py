@@ -299,18 +299,18 @@ class Proposer:
         """The candidates once the best has no kernel that was never run, as far as the time allows, once if nothing disturbs it.
 
         Of what the time did not allow to tune, a time is known for the price of compiling, which a trial end to end has to pay
-        anyhow; and a kernel that takes four times what the model says costs no trial.
+        anyhow; and a kernel that takes four times what the model says costs no trial. A glance that does not fit would learn
+        nothing, and keep the processes that compile from what is tried.
         """
-        bench, further = self._bench, list[str]()
+        bench = self._bench
         if searched.better:
             bench.kernels.foresee(searched.better[0])
-        while searched.better and not searched.interrupted and bench.clock.room(*further, *_AFTER_SEARCH) > 0:
+        while searched.better and not searched.interrupted and bench.clock.room("glance", *_AFTER_SEARCH) > 0:
             if not bench.is_quiet(*_AFTER_SEARCH):
                 break
             if not bench.kernels.glance(searched.better[0], bench.clock.end(*_AFTER_SEARCH)):
                 break
             searched = self._ordered(search, searched)
-            further = ["glance"]  # the first was foreseen
         return searched
 
     def _grounded(self, search: ModelSearch, searched: Searched) -> tuple[Searched, bool]:

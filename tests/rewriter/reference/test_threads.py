@@ -79,7 +79,7 @@ def test_an_interrupt_right_after_the_limit_was_set_gives_the_threads_back(monke
 
 def test_rows_of_products_and_entries_of_functions_are_shared_and_the_same() -> None:
     generator = np.random.default_rng(0)
-    rows, weight = generator.standard_normal((2, 300, 256)), generator.standard_normal((256, 512))
+    rows, weight = generator.standard_normal((2, 1024, 512)), generator.standard_normal((512, 512))
     threads = SideBySide(runs=2, cores=9)
     try:
         shared, seen = SharedReal(np.float64, threads), list[slice]()
@@ -90,7 +90,7 @@ def test_rows_of_products_and_entries_of_functions_are_shared_and_the_same() -> 
 
         threads.in_parts = in_parts  # type: ignore[method-assign]
         assert np.allclose(shared.matmul(rows, weight), rows @ weight, rtol=1e-12, atol=1e-12)
-        assert sorted((part.start, part.stop) for part in seen) == [(0, 200), (200, 400), (400, 600)]
+        assert sorted((part.start, part.stop) for part in seen) == [(0, 682), (682, 1365), (1365, 2048)]
         seen.clear()
         assert np.array_equal(shared.apply("erf", rows), Real().apply("erf", rows)) and len(seen) == 3
         seen.clear()
