@@ -33,6 +33,7 @@ from mugraph.ops import traits_of
 from mugraph.ops.traits import Movement
 from rewriter.cost.devices import DEVICES, Device, get_device
 from rewriter.cost.schedules import ranked
+from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NotMeasured, best_of, compiled_trials
@@ -75,22 +76,22 @@ def program_case(program: MirageProgram, seconds: float, device: str) -> dict[st
         seconds: for the search.
 
     Raises:
-        NotFusable: lowering has no kernel of the program.
-        ValueError: the search found none.
+        NotFusable: lowering has no kernel of the program, or the search found none.
     """
     goal, found = goal_of(program), get_device(device)
     outcome = search(goal, KernelSearch(EnumerationLimits(11, seconds=seconds)))
     known = KernelProposals(lambda: outcome.rules).known(load(program.model()).graph)
-    rivals = [kernel_of_program(program, found)[0]], [kernel_of_rule(direction.rule) for direction, _ in known]
-    sides = {name: _best_kernel(kernels, found) for name, kernels in zip(_SIDES, rivals, strict=True)}
+    kernels = [kernel for kernel in (kernel_of_rule(direction.rule) for direction, _ in known) if kernel is not None]
+    if not kernels:
+        raise NotFusable(f"{program.label}: the search found no kernel of the whole program")
+    rivals = [kernel_of_program(program, found)[0]], kernels
+    sides = {name: _best_kernel(side, found) for name, side in zip(_SIDES, rivals, strict=True)}
     return {"model": program.label, "subprogram": goal.name, "sizes": dict(goal.sizes), **sides}
 
 
-def _best_kernel(kernels: Sequence[Kernel | None], device: Device) -> dict[str, Any]:
+def _best_kernel(kernels: Sequence[Kernel], device: Device) -> dict[str, Any]:
     """The kernel with the best of all schedules by the model, as a side."""
-    priced = [
-        (ranked(kernel, device, most=1)[0][0], number, kernel) for number, kernel in enumerate(kernels) if kernel is not None
-    ]
+    priced = [(ranked(kernel, device, most=1)[0][0], number, kernel) for number, kernel in enumerate(kernels)]
     microseconds, _, best = min(priced)
     return {"predicted": microseconds, "kernels": [kernel_to_json(best)], "others": []}
 
@@ -185,11 +186,15 @@ def cases(file: Path, models: Sequence[Path], seconds: float, device: str) -> No
 @click.option("--seconds", default=60.0, show_default=True, help="For the search of each program.")
 @_device
 def programs(file: Path, only: Sequence[str], seconds: float, device: str) -> None:
-    """Writes the paper's programs with the best searched kernels beside the lowering's, one a line."""
+    """Writes the paper's programs with the best searched kernels beside the lowering's; names those that have none."""
     done = []
     for program in mirage_programs():
         if program.label in only or (not only and program.batch == 1):
-            done.append(program_case(program, seconds, device))
+            try:
+                done.append(program_case(program, seconds, device))
+            except NotFusable as problem:
+                print(problem, flush=True)
+                continue
             file.write_text("".join(json.dumps(case) + "\n" for case in done), encoding="utf-8")
             prices = ", ".join(f"{done[-1][side]['predicted']:.2f}" for side in _SIDES)
             print(f"{program.label}: {prices} µs predicted", flush=True)

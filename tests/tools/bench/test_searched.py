@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.text import kernel_from_json
 from rewriter.cost.kernel_times import Measured
 from rewriter.kernels.triton.compile import Compiler
+from rulegen.mugraphs.goals import Goal
+from rulegen.mugraphs.search import FoundKernels, KernelSearch, search
 from tools.bench import searched
 from tools.mirage import programs
 
@@ -75,3 +78,19 @@ def test_a_program_of_the_paper_has_what_was_searched_by_itself_beside_what_lowe
     lowered, found = (kernel_from_json(case[side]["kernels"][0]) for side in ("lowered", "searched"))
     assert case["model"] == "LoRA:1" and lowered.blocks != found.blocks and not found.symbols
     assert case["searched"]["predicted"] <= 1.03 * case["lowered"]["predicted"]
+
+
+def test_a_program_of_which_a_search_finds_no_kernel_is_named_and_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(goal: Goal, how: KernelSearch) -> FoundKernels:
+        found = search(goal, how)
+        return found if goal.name == "matmul" else replace(found, rules=[])
+
+    monkeypatch.setattr(searched, "search", lacking)
+    arguments = ["programs", str(tmp_path / "cases.jsonl"), "--only", "GQA:1", "--only", "LoRA:1", "--seconds", "5"]
+    done = CliRunner().invoke(searched.main, arguments)
+    assert done.exit_code == 0, done.output
+    assert "GQA:1: the search found no kernel of the whole program\n" in done.output
+    cases = (tmp_path / "cases.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["model"] for line in cases] == ["LoRA:1"]

@@ -15,8 +15,9 @@ from mugraph.terms.text import parse_term
 from rules_db.trust import interpreted
 from rules_db.trust.interpreted import LEAST_TESTS, interpret
 from tests.support.block_kernels import F32, kernel_of_terms, tensor
-from tools.fuzz import kernels
-from tools.fuzz.kernels import KernelFate, attack_kernels, kernel_mutants, shipped_kernels
+from tools.fuzz import kernel_changes, kernels
+from tools.fuzz.kernel_changes import kernel_mutants
+from tools.fuzz.kernels import KernelFate, attack_kernels, shipped_kernels
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = ROOT / "rules_db" / "shipped" / "kernels.rules"
@@ -58,7 +59,7 @@ def test_false_mutants_of_a_kernel_with_places_are_neither_proved_nor_do_they_pa
         {"old": tensor(F32, b, t, 4), "new": tensor(F32, b, 1, 4), "i": one},
         {"y": f"Where(Equal({place}, i), new, old)"},
     )
-    monkeypatch.setattr(kernels, "_CHANGES", (kernels._change_place,))
+    monkeypatch.setattr(kernel_changes, "_CHANGES", (kernel_changes._change_place,))
     assert not attack_kernels([counted, written], 60, 5).proved
     for module in (kernels, interpreted):
         monkeypatch.setattr(module, "why_not_proved", lambda kernel: "nothing is")
@@ -110,3 +111,23 @@ def test_tests_in_place_of_a_proof_are_attacked_too(monkeypatch: pytest.MonkeyPa
     assert not attack_kernels(shipped_kernels(SHIPPED)[:2], 10, 1, tested=True).proved
     monkeypatch.setattr(kernels, "interpret", lambda *arguments: None)
     assert len(attack_kernels(shipped_kernels(SHIPPED)[:2], 3, 1, tested=True).proved) >= 3
+
+
+def test_an_attack_that_was_cut_off_goes_on_and_processes_tell_what_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, journal = shipped_kernels(SHIPPED)[:1], tmp_path / "journal"
+    alone = attack_kernels(chosen, 12, 0)
+    attack_kernels(chosen, 6, 0, jobs=2, journal=journal)
+    kept = journal.read_text(encoding="utf-8").splitlines()
+    with journal.open("a", encoding="utf-8") as out:
+        out.write('{"digest"')  # killed while it wrote
+    asked: list[KernelFate] = []
+    honest = kernels._fate
+    monkeypatch.setattr(kernels, "_fate", lambda *arguments: asked.append(honest(*arguments)) or asked[-1])
+    again = attack_kernels(chosen, 12, 0, journal=journal)
+    assert again == alone
+    assert journal.read_text(encoding="utf-8").splitlines()[: len(kept)] == kept
+    assert 0 < len(asked) < again.fates.total()
+    with pytest.raises(ValueError, match="name another file"):
+        attack_kernels(chosen, 12, 1, journal=journal)
