@@ -169,6 +169,8 @@ class RuleStore:
                 raise StoreError(f"{path}: there is no such rule database; {_grow_one(path)}")
             if not path.startswith("file:") and not os.path.isdir(os.path.dirname(path) or "."):
                 raise StoreError(f"{path}: its folder does not exist; create it or give another path")
+        if file and os.path.isdir(file):
+            raise StoreError(f"{path}: this is a folder; give another path, of a rule database or a .rules file")
         if file and os.path.isfile(file) and _is_cut_off(file):
             raise StoreError(f"{path}: {os.path.getsize(file)} bytes are no whole database; {_DAMAGED}")
         try:

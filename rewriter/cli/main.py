@@ -146,7 +146,7 @@ def run() -> None:
     try:
         code = main(obj=process_seconds(), standalone_mode=False) or 0
     except click.ClickException as problem:
-        problem.show()
+        click.echo(f"onnx-superopt: {problem.format_message()}", err=True)
         code = problem.exit_code
     except click.Abort:
         code = INTERRUPTED_EXIT

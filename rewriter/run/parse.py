@@ -36,7 +36,8 @@ def _load_inputs(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as problem:
-        raise InputError(f"--data {path}: not a readable .npz file of the model's inputs ({problem})") from None
+        reason = getattr(problem, "strerror", None) or "numpy.savez writes such files"
+        raise InputError(f"--data {path}: not a readable .npz file of the model's inputs ({reason})") from None
 
 
 def parse_arch(names: str | None) -> tuple[Architecture, ...] | None:

@@ -75,9 +75,11 @@ class Task:
         return [*self.options.data, *(random_inputs(self.model, self.sizes, seed, chosen=chosen) for seed in (1, 2))]
 
     def notes(self) -> list[str]:
-        """Lines about the model as it was read, for the summary."""
+        """Lines about the model as it was read, and about what was asked for, for the summary."""
         sizes = [f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."] if self.assumed else []
-        return [*self.original.notes, *sizes, *self.remarks]
+        is_unheeded = self.options.deterministic and self.options.searches and self.options.budget != Options().budget
+        unheeded = ["--deterministic reads no clock: --budget did not end the run"] if is_unheeded else []
+        return [*self.original.notes, *sizes, *unheeded, *self.remarks]
 
 
 def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, options: Options, target: Target) -> Task:

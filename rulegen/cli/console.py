@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,17 +56,28 @@ def progress_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+_REDRAWN, _TOLD = 0.2, 20.0
+"""Seconds between two states of a bar, and between two lines where there is no terminal."""
+
+
 @contextmanager
 def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on the terminal; yields a function that takes the number done and the total."""
+    """A bar on a terminal, elsewhere a line now and then; yields a function that takes the number done and the total."""
     console = progress_console()
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     # It draws when told to, not from a thread of its own: processes are forked while it is there.
     with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as progress:
         task = progress.add_task(title)
+        pause = _REDRAWN if console.is_terminal else _TOLD
+        told = time.monotonic()
 
         def show(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total, refresh=done % 20 == 0)
+            nonlocal told
+            due = time.monotonic() - told >= pause
+            told = time.monotonic() if due else told
+            progress.update(task, completed=done, total=total, refresh=due)
+            if due and not console.is_terminal:
+                console.print(f"{title}: {done:,} of {total:,}")
 
         yield show
 

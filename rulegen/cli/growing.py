@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import click
+from rich.console import Console
 from rich.table import Table
 
 import rules_db
@@ -154,13 +155,13 @@ def grow_command(
         growths, journals = _grow(parts, max_ops, seed, fresh, workers, known)
     for growth in growths if with_tests else ():
         growth.rules += rules_on_tests(growth)
-    if out is not None:
-        write_text(out, shipped_text(name, growths))
     if unproved is not None:
         write_text(unproved, "".join(f"{candidate}\n" for growth in growths for candidate in growth.unproved))
     console = output()
     console.print(_table({growth.workload.name: [growth] for growth in growths}))
     grown = [rule for growth in growths for rule in growth.rules]
+    if out is not None:
+        _write_rules(console, out, shipped_text(name, growths), grown)
     if rules is not None:
         store_rules(console, rules, grown, Trust.TESTED if with_tests else Trust.PROVED)
     for journal in journals:
@@ -168,6 +169,12 @@ def grow_command(
     if out is None and rules is None:
         print_rules(console, grown)
     _tell_contradicted(growths)
+
+
+def _write_rules(console: Console, out: Path, text: str, rules: Sequence[Rule]) -> None:
+    """Writes rules to a file, and says so. Raises StoreError where that cannot be."""
+    write_text(out, text)
+    console.print(f"{len(rules)} rules written to {out}", markup=False)
 
 
 def _tell_contradicted(growths: Iterable[Growth]) -> None:
@@ -254,13 +261,13 @@ def mine_command(
         mining = mine(graphs, cutting, seed, show, journal, workers)
     if after:
         mining.rules = remaining(mining.rules, (rule for file in after for rule in open_rules(str(file))))
-    if out is not None:
-        write_text(out, mined_text(mining.rules, seed))
     if unproved is not None:
         write_text(unproved, "".join(f"{pair} | {typing_text(pair.types)}\n" for pair in mining.unproved))
     console = output()
     counted = f"{mining.cones:,} cones, {len(mining.rules)} rules, {len(mining.unproved)} pairs without a proof"
     console.print(f"{len(graphs)} models, {counted}", markup=False)
+    if out is not None:
+        _write_rules(console, out, mined_text(mining.rules, seed), mining.rules)
     if rules is not None:
         store_rules(console, rules, mining.rules)
     journal.remove()
@@ -280,8 +287,6 @@ def _mine_kernels(
     with bar("search kernels") as show:
         outcomes = mine_kernels(graphs, SubprogramBounds(), how, journal, show, workers)
     found = list({rule.id: rule for one in outcomes for rule in one.rules}.values())
-    if out is not None:
-        write_text(out, kernels_text(found, how.seed))
     console = output()
     table = Table("subprogram", "operators", "states", "pruned", "candidates", "refuted", "rules", "seconds", "note")
     for column in table.columns[1:-1]:
@@ -292,6 +297,8 @@ def _mine_kernels(
     console.print(table)
     proved = sum(rule.certificate.evidence is Evidence.PROVED for rule in found)
     console.print(f"{len(graphs)} models, {len(outcomes)} subprograms, {len(found)} rules, {proved} of them proved", markup=False)
+    if out is not None:
+        _write_rules(console, out, kernels_text(found, how.seed), found)
     if rules is not None:
         store_rules(console, rules, found, Trust.TESTED)
     journal.remove()

@@ -376,6 +376,7 @@ def test_bad_databases_are_named_with_a_way_out(tmp_path: Path) -> None:
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE songs (title TEXT)")
     assert "this database is not one of rules" in error(str(other))
+    assert error(str(tmp_path)) == f"{tmp_path}: this is a folder; give another path, of a rule database or a .rules file"
     assert "not a database URL" in error("://")
     assert "no driver for this database" in error("oddity://host/name")
 

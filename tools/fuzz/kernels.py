@@ -97,7 +97,7 @@ def attack_kernels(
     """
     ends = time.monotonic() + seconds
     tally = KernelTally(Counter(), Counter(), [])
-    with _Journal(journal, tested, seed) as known, new_pool(jobs) if jobs > 1 else nullcontext() as pool:
+    with _Fates(journal, tested, seed) as known, new_pool(jobs) if jobs > 1 else nullcontext() as pool:
         for mutant, fate in _asked(_distinct(kernels, seed), known, pool, jobs, ends):
             tally.fates[fate] += 1
             tally.by_change[mutant.change, fate] += 1
@@ -119,7 +119,7 @@ def _distinct(kernels: Sequence[Kernel], seed: int) -> Iterator[KernelMutant]:
 
 
 def _asked(
-    mutants: Iterator[KernelMutant], known: _Journal, pool: ProcessPoolExecutor | None, jobs: int, ends: float
+    mutants: Iterator[KernelMutant], known: _Fates, pool: ProcessPoolExecutor | None, jobs: int, ends: float
 ) -> Iterator[tuple[KernelMutant, KernelFate]]:
     """Mutants with what became of them, until the time is over: in order here, as they are answered where there is a pool."""
     waiting: dict[Future[KernelFate], KernelMutant] = {}
@@ -139,7 +139,7 @@ def _asked(
             yield mutant, known.kept(mutant, done.result())
 
 
-class _Journal:
+class _Fates:
     """What became of mutants, by their digests; kept in a file, one a line, where there is one.
 
     Attributes:
@@ -153,7 +153,7 @@ class _Journal:
         self._head = {"tested": tested, "seed": seed}
         self._path, self._file = path, nullcontext(None) if path is None else path.open("a+", encoding="utf-8")
 
-    def __enter__(self) -> _Journal:
+    def __enter__(self) -> _Fates:
         out = self._file.__enter__()
         if out is not None:
             out.seek(0)

@@ -203,6 +203,27 @@ def test_a_command_ends_its_process_at_once(tmp_path: Path, argument: str, code:
     assert "version" in ended.stdout or "missing.onnx" in ended.stderr
 
 
+def test_data_that_is_none_is_told_with_a_way_that_is_safe(tmp_path: Path) -> None:
+    (tmp_path / "junk.npz").write_bytes(b"junk" * 40)
+    result = _invoke(lora(tmp_path / "lora.onnx"), "--data", tmp_path / "junk.npz")
+    _expect(result, "junk.npz: not a readable .npz file of the model's inputs (numpy.savez writes such files)")
+    assert "pickle" not in result.output
+
+
+@pytest.mark.parametrize("words, told", [(("--budget", "5"), True), (("--budget", "0"), False), ((), False)])
+def test_a_budget_that_no_clock_ends_is_told(tmp_path: Path, words: tuple[str, ...], told: bool) -> None:
+    result = _invoke(lora(tmp_path / "lora.onnx"), "-o", tmp_path / "o.onnx", "--deterministic", *words)
+    assert result.exit_code == 0 and ("--budget did not end the run" in result.output.replace("\n", " ")) is told
+
+
+@pytest.mark.parametrize("words", [("--budget", "-3"), ("--strategy", "luck"), ("--nope",), ("one.onnx", "two.onnx"), ()])
+def test_bad_words_are_told_in_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
+    program = "from rewriter.cli.main import run; run()"
+    ended = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, cwd=tmp_path)
+    assert ended.returncode == 2 and not ended.stdout
+    assert ended.stderr.count("\n") == 1 and ended.stderr.startswith("onnx-superopt: ")
+
+
 def test_names_as_long_as_the_file_are_cut_on_the_screen(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
     """To colour a line of 100,000 characters took minutes; the file of --json has it whole."""
     proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg(x) }')
