@@ -85,7 +85,6 @@ def test_the_loop_of_decoding_gives_the_words_of_the_original(tmp_path: Path) ->
         tmp_path / "step.onnx",
         tmp_path / "fast.onnx",
         device="h200",
-        budget=300,
         deterministic=True,
         shapes={"input_ids": (2, 1), "past_key_values.0.key": (2, 2, 256, 16)},
         cache=tmp_path / "profile.sqlite",

@@ -191,6 +191,7 @@ def properties_report(
             if progress is not None:
                 progress(len(evidence_of) + len(answers), len(axioms) + len(parts))
 
+        told()
         batches = _batches(pending) if processes > 1 else [[axiom] for batch in _batches(pending) for axiom in batch]
         for task in as_completed([pool.submit(_examine, batch, cache) for batch in batches]):
             evidence_of |= task.result()

@@ -29,6 +29,8 @@ __all__ = ["SymbolicEvidence", "examined", "validate_symbolically"]
 
 _FEW_TRUTHS = 4
 """Most truth values of which every choice is tried."""
+_MOST_PRODUCTS = 400_000
+"""Products of monomials that comparing the sides of a case may take: some seconds. A normalisation of 144 entries takes more."""
 _RELATIONS = {"nonnegative": ">=", "positive": ">", "nonzero": "!="}
 """Range predicates as relations of every entry to zero; the others say nothing of real numbers."""
 
@@ -48,7 +50,8 @@ class SymbolicEvidence:
 
     Attributes:
         verdict: proved on all cases, refuted, or unknown.
-        cases, parameters: shapes times parameters examined, and choices of parameters among them.
+        cases: shapes times parameters examined. Those whose polynomials are too large are not among them.
+        parameters: choices of parameters among these and those.
         exhaustive: whether the cases are all up to the bounds of :mod:`rulegen.properties.cases`.
         by_z3: entrywise equations that needed Z3.
         reason: the counterexample, or the equation that stays undecided.
@@ -78,6 +81,10 @@ def _masks(case: Case) -> Iterator[dict[str, np.ndarray]]:
         yield {name: generator.random(shape) < 0.5 for name, shape in names.items()}
 
 
+class _TooLarge(Exception):
+    """The polynomials of a case are too large to be multiplied."""
+
+
 class _Ordered(Symbolic):
     """Polynomials that are compared: a truth value is one that is 1 or 0, by the sign of a difference, which Z3 decides.
 
@@ -86,6 +93,19 @@ class _Ordered(Symbolic):
     """
 
     _LEAST = ("x", "-inf", ())
+
+    def __init__(self) -> None:
+        self._products = 0
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return self._map(self._product, a, b)
+
+    def _product(self, x: Poly, y: Poly) -> Poly:
+        """Raises _TooLarge where more was multiplied than one case may take."""
+        self._products += len(x.terms) * len(y.terms)
+        if self._products > _MOST_PRODUCTS:
+            raise _TooLarge
+        return x * y
 
     def const(self, value: Any) -> np.ndarray:
         return self.input("-inf", ()) if value == -np.inf else super().const(value)
@@ -276,11 +296,23 @@ def validate_symbolically(axiom: Axiom, limit: int = 60) -> SymbolicEvidence:
     selection = enumerate_cases(axiom, limit)
     examiner = _SymbolicCheck(axiom)
     verdict, reason = (Verdict.PROVED, "") if selection.cases else (Verdict.UNKNOWN, "no case admits it")
+    smallest, count = math.inf, 0
     for case in selection.cases:
-        answer = examiner.examine(case)
+        entries = sum(math.prod(concrete(type_.shape) or ()) for type_ in case.types.values())
+        if entries >= smallest:
+            continue
+        try:
+            answer = examiner.examine(case)
+        except _TooLarge:
+            smallest = entries
+            continue
+        count += 1
         if answer.verdict == Verdict.REFUTED:
             verdict, reason = Verdict.REFUTED, f"{answer.reason} at {case}"
             break
         if answer.verdict == Verdict.UNKNOWN and verdict == Verdict.PROVED:
             verdict, reason = Verdict.UNKNOWN, f"{answer.reason} at {case}"
-    return SymbolicEvidence(verdict, len(selection.cases), selection.parameters, selection.exhaustive, examiner.by_z3, reason)
+    if selection.cases and not count:
+        verdict, reason = Verdict.UNKNOWN, "the polynomials of every case are too large"
+    whole = selection.exhaustive and count == len(selection.cases)
+    return SymbolicEvidence(verdict, count, selection.parameters, whole, examiner.by_z3, reason)

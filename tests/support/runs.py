@@ -91,7 +91,7 @@ def small(path: Path) -> Path:
 @contextmanager
 def workbench(source: Path, rules: Sequence[Rule] = (), **options: Any) -> Iterator[Workbench]:
     """The workbench of a run that writes ``out.onnx`` beside its file; nothing is measured unless ``options`` ask for it."""
-    asked = Options(**{"device": "cpu", "deterministic": True, "budget": 20.0, "rules": rules, **options})
+    asked = Options(**{"device": "cpu", "deterministic": True, "rules": rules, **options})
     task = read_task(source, source.with_name("out.onnx"), asked, choose_target(asked))
     with open_workbench(task, Clock(asked.budget), lambda _: None, searches=asked.searches) as bench:
         yield bench

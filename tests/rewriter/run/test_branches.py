@@ -41,7 +41,7 @@ def _own_cache(own_cache: Path) -> None: ...
 
 def run(tmp_path: Path, model: str, *rules: Any, **options: Any) -> tuple[Outcome, list[str]]:
     onnx.save(parse_model(model), tmp_path / "m.onnx")
-    chosen = {"rules": list(rules), "device": "cpu", "deterministic": True, "budget": 10.0, **options}
+    chosen = {"rules": list(rules), "device": "cpu", "deterministic": True, **options}
     outcome = optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", **chosen)
     graph = onnx.load(tmp_path / "out.onnx").graph
     return outcome, [node.op_type for inner in graphs_within(graph) for node in inner.node]

@@ -69,9 +69,9 @@ def test_cleaning_alone(source: Path, tmp_path: Path) -> None:
 
 
 def test_where_nothing_is_better_the_clean_model_is_written(source: Path, tmp_path: Path) -> None:
-    outcome = optimize(source, tmp_path / "o.onnx", device="cpu", deterministic=True, budget=3, rules=[])
+    outcome = optimize(source, tmp_path / "o.onnx", device="cpu", deterministic=True, rules=[])
     assert outcome.cleaned and not outcome.improved and ops(tmp_path / "o.onnx") == ["MatMul", "MatMul", "Add"]
-    again = optimize(tmp_path / "o.onnx", tmp_path / "p.onnx", device="cpu", deterministic=True, budget=3, rules=[])
+    again = optimize(tmp_path / "o.onnx", tmp_path / "p.onnx", device="cpu", deterministic=True, rules=[])
     assert not again.cleaned and (tmp_path / "p.onnx").read_bytes() == (tmp_path / "o.onnx").read_bytes()
 
 
@@ -166,7 +166,7 @@ def test_an_interruption_while_cleaning_writes_the_original(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rewriter.run.cleaning.clean", interrupted)
-    for options in ({"clean": True}, {"device": "cpu", "deterministic": True, "budget": 3.0, "rules": []}):
+    for options in ({"clean": True}, {"device": "cpu", "deterministic": True, "rules": []}):
         outcome = optimize(source, tmp_path / "o.onnx", **options)
         assert not outcome.cleaned and "interrupted while cleaning up" in outcome.message
         assert (tmp_path / "o.onnx").read_bytes() == source.read_bytes()

@@ -56,7 +56,7 @@ def test_results_that_nobody_reads(own_cache: Path, tmp_path: Path, name: str, a
     before = session_or_skip(model)
     onnx.save(model, tmp_path / "m.onnx")
     loaded = load(model)
-    outcome = optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", deterministic=True, device="cpu", rules=RULES, budget=5.0)
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", deterministic=True, device="cpu", rules=RULES)
     is_changed = any(type_.dtype in FLOATS for type_ in app.results[:read])
     assert outcome.fault is None and outcome.improved is is_changed, outcome.message
     feeds = random_inputs(loaded, {}, 1)
@@ -99,7 +99,7 @@ def test_every_element_type_that_the_runtime_has(own_cache: Path, tmp_path: Path
             right = all(compare(given, exact).is_small for given, exact in zip(wanted, reference, strict=True))
             assert right is ((record.name, dtype) not in WRONG_IN_THE_RUNTIME), record.name
             onnx.save(model, tmp_path / "m.onnx")
-            optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", deterministic=True, device="cpu", rules=RULES, budget=5)
+            optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", deterministic=True, device="cpu", rules=RULES)
 
 
 def test_many_operators_have_kernels_for_other_types_than_floats() -> None:

@@ -47,7 +47,7 @@ def break_(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 def run(tmp_path: Path, **options: Any) -> Outcome:
     source = small(tmp_path / "m.onnx")
-    chosen = {"rules": [NEGATION], "device": "cpu", "deterministic": True, "budget": 3.0, **options}
+    chosen = {"rules": [NEGATION], "device": "cpu", "deterministic": True, **options}
     return optimize(source, tmp_path / "out.onnx", **chosen)
 
 

@@ -365,7 +365,7 @@ def test_a_mask_of_activations_is_assumed_nothing_of(tmp_path: Path) -> None:
         }""")
     model.graph.initializer.append(numpy_helper.from_array(np.asarray(-np.inf, np.float32), "least"))
     onnx.save(model, tmp_path / "gated.onnx")
-    outcome = optimize(tmp_path / "gated.onnx", tmp_path / "out.onnx", device="cpu", deterministic=True, budget=10)
+    outcome = optimize(tmp_path / "gated.onnx", tmp_path / "out.onnx", device="cpu", deterministic=True)
     x = np.stack([-np.ones(8, np.float32), np.linspace(-1, 1, 8, dtype=np.float32)])
     before, after = (run_model(tmp_path / name, {"x": x})[0] for name in ("gated.onnx", "out.onnx"))
     np.testing.assert_allclose(after, before, rtol=1e-6)

@@ -34,7 +34,7 @@ def _own_cache(own_cache: Path) -> None: ...
 
 def run(tmp_path: Path, model: str, planted: Rule, **options: Any) -> Outcome:
     onnx.save(parse_model(model), tmp_path / "m.onnx")
-    chosen = {"rules": [planted], "device": "cpu", "deterministic": True, "budget": 10.0, "shapes": {"x": (4, 8)}, **options}
+    chosen = {"rules": [planted], "device": "cpu", "deterministic": True, "shapes": {"x": (4, 8)}, **options}
     return optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", **chosen)
 
 

@@ -54,9 +54,7 @@ def _layers(path: Path, count: int) -> Path:
 
 def _folded(source: Path, target: Path, **options: Any) -> Outcome:
     rules = [ASSOCIATIVE, FACTOR]
-    return optimize(
-        source, target, device="h200", kernels=False, deterministic=True, rules=rules, budget=20, alpha=2.0, **options
-    )
+    return optimize(source, target, device="h200", kernels=False, deterministic=True, rules=rules, alpha=2.0, **options)
 
 
 def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +70,7 @@ def test_a_move_that_gains_nothing_on_the_whole_model_is_left_out(tmp_path: Path
 
     monkeypatch.setattr(searching, "lift", with_more)
     source, rules = _layers(tmp_path / "m.onnx", 8), [ASSOCIATIVE, FACTOR, idle]
-    outcome = optimize(source, tmp_path / "o.onnx", device="cpu", deterministic=True, rules=rules, budget=20, alpha=2.0)
+    outcome = optimize(source, tmp_path / "o.onnx", device="cpu", deterministic=True, rules=rules, alpha=2.0)
     assert outcome.improved and idle.id + ">" not in [fired.rule for fired in outcome.fired]
     assert "Neg" not in ops(tmp_path / "o.onnx")
 
@@ -101,9 +99,7 @@ def test_deterministic_runs_write_equal_bytes_and_equal_summaries(tmp_path: Path
 def test_a_verdict_on_a_model_with_layers_is_replayed(tmp_path: Path, timing: Any) -> None:
     source = _layers(tmp_path / "m.onnx", 6)
     rules = [ASSOCIATIVE, FACTOR]
-    first, second = (
-        optimize(source, tmp_path / f"{name}.onnx", provider="cpu", rules=rules, budget=20, alpha=3.0) for name in "ab"
-    )
+    first, second = (optimize(source, tmp_path / f"{name}.onnx", provider="cpu", rules=rules, alpha=3.0) for name in "ab")
     assert first.improved and second.cached_verdict
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
 
@@ -139,7 +135,7 @@ def test_a_substitution_that_would_make_a_cycle_is_left_out(tmp_path: Path) -> N
     onnx.save(parse_model(text), tmp_path / "m.onnx")
     for rules in ([MERGE], None):
         outcome = optimize(
-            tmp_path / "m.onnx", tmp_path / "o.onnx", device="h200", kernels=False, deterministic=True, rules=rules, budget=20
+            tmp_path / "m.onnx", tmp_path / "o.onnx", device="h200", kernels=False, deterministic=True, rules=rules
         )
         assert not outcome.dropped and ops(tmp_path / "o.onnx") == ["MatMul", "Relu", "MatMul"]
     asked = optimize(

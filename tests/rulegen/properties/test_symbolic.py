@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rulegen.properties import symbolic
 from rulegen.properties.symbolic import validate_symbolically
 from rules_db.trust.rule import Verdict
 from tests.support.properties import AXIOMS, one
@@ -56,3 +57,15 @@ def test_a_slice_that_takes_nothing_proves_nothing_false() -> None:
     nothing = "ReduceSum[axes=(-1,),keepdims=true](Slice[axes=(-1,),ends=(1,),starts=(1,),steps=(1,)]({}))"
     axiom = one(f"a: {nothing.format('x')} = {nothing.format('Neg(x)')}")
     assert validate_symbolically(axiom, limit=4).verdict == Verdict.PROVED
+
+
+def test_cases_whose_polynomials_are_too_large_are_left_out_and_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A normalisation over 144 entries squares sums of as many; what is compared is what the evidence counts."""
+    axiom = AXIOMS["layer.centred"]
+    few = validate_symbolically(axiom, 10)
+    monkeypatch.setattr(symbolic, "_MOST_PRODUCTS", 100)
+    fewer = validate_symbolically(axiom, 10)
+    assert few.verdict == fewer.verdict == Verdict.PROVED and 0 < fewer.cases < few.cases and not fewer.exhaustive
+    monkeypatch.setattr(symbolic, "_MOST_PRODUCTS", 0)
+    none = validate_symbolically(axiom, 10)
+    assert (none.verdict, none.cases, none.reason) == (Verdict.UNKNOWN, 0, "the polynomials of every case are too large")
