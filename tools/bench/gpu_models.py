@@ -100,7 +100,8 @@ class Asked(Protocol):
         """Calls a method of the runner. Raises RunnerFailed."""
 
 
-def _poison(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+def poisoned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An output of which nothing is written yet: NaN, or -1 where there is none."""
     return np.full(shape, np.nan if dtype.kind == "f" else -1, dtype)
 
 
@@ -148,7 +149,7 @@ def examine(
     dtypes = [
         reference.dtype if type_ is None else type_.dtype.numpy() for reference, type_ in zip(references[0], types, strict=True)
     ]
-    poison = [_poison(reference.shape, dtype) for reference, dtype in zip(references[0], dtypes, strict=True)]
+    poison = [poisoned(reference.shape, dtype) for reference, dtype in zip(references[0], dtypes, strict=True)]
     floor = floor_milliseconds(model.graph)
     del model
     rows, files = optimise(source, tools, folder)

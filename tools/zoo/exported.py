@@ -88,6 +88,15 @@ PHI_CONFIG = {  # Phi-1.5, with fewer layers and words: attention and MLP side b
     "num_attention_heads": 32,
     "vocab_size": 1000,
 }
+OLMO2_CONFIG = {  # OLMo-2 1B, with fewer layers and words: queries and keys normalised as whole rows, norms behind attention and MLP
+    "num_hidden_layers": 4,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 1000,
+    "pad_token_id": 0,
+}
 
 ARCHITECTURES: Mapping[str, ZooArchitecture] = {
     "bert": ZooArchitecture("BertModel", dict.fromkeys(BERT_INPUTS, (1, 128))),
@@ -146,6 +155,8 @@ SIZED_ARCHITECTURES: Mapping[str, ZooArchitecture] = {
     "roberta_4x256": ZooArchitecture("RobertaModel", dict.fromkeys(("input_ids", "attention_mask"), (4, 256)), ROBERTA_CONFIG),
     "phi_1x128": ZooArchitecture("PhiModel", TOKENS, PHI_CONFIG),
     "dinov2_1": ZooArchitecture("Dinov2Model", IMAGE),
+    "olmo2_1x256": ZooArchitecture("Olmo2Model", {"input_ids": (1, 256)}, OLMO2_CONFIG),
+    "wav2vec2_1": ZooArchitecture("Wav2Vec2Model", {"input_values": (1, 16000)}),
 }
 """The models that `tools.bench.gpu_models` measures, named by batch and, for texts, sequence length."""
 
