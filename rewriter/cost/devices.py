@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mugraph.terms.shape import DataType
 
-__all__ = ["DEVICES", "Device", "default_device", "get_device"]
+__all__ = ["DEVICES", "Device", "default_device", "find_device", "get_device"]
 
 _HALF = (DataType.FLOAT16, DataType.BFLOAT16)
 
@@ -72,17 +72,19 @@ DEVICES: dict[str, Device] = {
 """Device name to figures."""
 
 
+def find_device(words: str) -> Device | None:
+    """The device that a machine names in its own words, such as ``NVIDIA A100-SXM4-80GB``; ``None`` where none is known."""
+    told = set(re.findall(r"[a-z0-9]+", words.lower()))
+    return next((d for d in DEVICES.values() if d.provider == "cuda" and told.issuperset(d.name.split("-"))), None)
+
+
 def default_device(provider: str, words: str = "") -> Device:
     """Whose roofline stands in where a provider is asked for and no device is named.
 
     Args:
-        words: what the machine says of its device, such as ``NVIDIA A100-SXM4-80GB``.
+        words: what the machine says of its device.
     """
-    if provider != "cuda":
-        return DEVICES["cpu"]
-    told = set(re.findall(r"[a-z0-9]+", words.lower()))
-    devices = [d for d in DEVICES.values() if d.provider == provider and told.issuperset(d.name.split("-"))]
-    return devices[0] if devices else DEVICES["h200"]
+    return DEVICES["cpu"] if provider != "cuda" else find_device(words) or DEVICES["h200"]
 
 
 def get_device(name: str) -> Device:

@@ -67,6 +67,8 @@ class Run:
         improved: Whether it wrote another model.
         kernels: Custom kernels in what it wrote.
         message: What the command said.
+        stages: Seconds by stage.
+        tried: What came of each candidate that was tried end to end, in words.
     """
 
     cache: str
@@ -75,6 +77,8 @@ class Run:
     improved: bool
     kernels: int
     message: str
+    stages: Mapping[str, float]
+    tried: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +130,14 @@ def run_all(name: str, source: Path, plan: Sequence[tuple[str, int]], caches: Pa
         try:
             made = superopt(["--budget", str(budget), *arguments], cache, twice=False)(source, written)
             summary = (made.details or {})["summary"]
+            stages = {stage: round(seconds, 1) for stage, seconds in summary["seconds"].items()}
+            tried = [candidate["fate"] for candidate in summary["tried"]]
             kernels = count_kernels(onnx.load(written, load_external_data=False))[0]
-            runs.append(Run(state, budget, round(made.seconds, 1), summary["improved"], kernels, summary["message"]))
+            runs.append(
+                Run(state, budget, round(made.seconds, 1), summary["improved"], kernels, summary["message"], stages, tried)
+            )
         except Exception as problem:  # one run must not lose the others
-            runs.append(Run(state, budget, math.nan, False, 0, one_line(problem)))
+            runs.append(Run(state, budget, math.nan, False, 0, one_line(problem), {}, []))
         if not own.exists() and cache.exists():
             shutil.copytree(cache, own)
     if own.exists():
@@ -294,7 +302,7 @@ def main(
             told = "original" if timing is None else f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]"
             console.print(
                 f"{name} {number}: {run.cache}, {run.budget} s, took {run.seconds} s: {told}, {run.kernels} kernels; "
-                f"{run.message}"
+                f"{run.message} {' | '.join(run.tried)} {', '.join(f'{stage} {second}' for stage, second in run.stages.items())}"
             )
         for key, problem in results[-1].problems.items():
             console.print(f"{name} {key}: {problem}")

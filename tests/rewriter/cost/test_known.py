@@ -53,6 +53,30 @@ def test_a_table_is_for_devices_of_its_name_and_its_onnxruntime(shipped: Path, m
     assert other == replace(TABLE, version="2", costs={KERNEL: 2.0})  # a kernel is not onnxruntime's
 
 
+def test_what_a_gpu_lacks_is_taken_from_one_of_its_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_FOLDER", tmp_path)
+    monkeypatch.setattr(ort, "__version__", "1")
+    own = CostTable("NVIDIA H100 80GB HBM3 | onnxruntime 1 | cuda", "1", "cuda", {"Add[]": 3.0, KERNEL: 2.0}, {KERNEL: "[1]"})
+    costs = {"Add[]": 1.0, "Mul[]": 4.0, KERNEL: 1.0, "kernel 1": 5.0}
+    other = CostTable("NVIDIA H200 | onnxruntime 1 | cuda", "1", "cuda", costs, {KERNEL: "[2]", "kernel 1": "[3]"})
+    write_table(other, tmp_path / "nvidia-h200.json")
+    here = H200.replace("H200", "H100 80GB HBM3")
+    alone = known_table(here)
+    assert alone is not None and (alone.costs, alone.schedules) == (other.costs, other.schedules)
+    write_table(own, tmp_path / "nvidia-h100-80gb-hbm3.json")
+    both = known_table(here)
+    assert both is not None and both.costs == {"Add[]": 3.0, "Mul[]": 4.0, KERNEL: 2.0, "kernel 1": 5.0}
+    assert both.schedules == {KERNEL: "[1]", "kernel 1": "[3]"}
+    monkeypatch.setattr(ort, "__version__", "2")
+    later = known_table(here)
+    assert later is not None and later.costs == {
+        KERNEL: 2.0,
+        "kernel 1": 5.0,
+    }  # kernels are not onnxruntime's, whoever timed them
+    for stranger in ("A100-SXM4-80GB", "L4", "H20", "Some GPU"):  # another architecture, or none that is known
+        assert known_table(H200.replace("H200", stranger)) is None
+
+
 def test_what_was_measured_here_goes_before_what_ships(tmp_path: Path) -> None:
     store = ProfileStore(tmp_path / "p.sqlite", "here")
     store.put("a", 1.0)
