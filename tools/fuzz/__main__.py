@@ -54,6 +54,7 @@ def conformance(mode: tuple[str, ...], share: int, **options: Any) -> None:
 @click.option("--clean", is_flag=True, help="Clean up only: outputs must be the same bit for bit.")
 @click.option("--cpu-kernels", is_flag=True, help="With custom kernels in C, which run through the library.")
 @click.option("--device", help="With custom kernels for this GPU, which are compiled; their bodies run on the CPU.")
+@click.option("--interpret", is_flag=True, help="Interpret the kernels for --device and compare them with their bodies.")
 @click.option(
     "--provider",
     type=click.Choice(["cpu", "cuda"]),
@@ -63,11 +64,20 @@ def conformance(mode: tuple[str, ...], share: int, **options: Any) -> None:
 )
 @shared_options
 def models(
-    count: int, seed: int, clean: bool, cpu_kernels: bool, device: str | None, provider: str, only: str | None, **options: Any
+    count: int,
+    seed: int,
+    clean: bool,
+    cpu_kernels: bool,
+    device: str | None,
+    interpret: bool,
+    provider: str,
+    only: str | None,
+    **options: Any,
 ) -> None:
     """Makes random models and compares what the optimiser writes with them."""
-    mode = _mode(clean, cpu_kernels, device, provider) if only is None else random_models.Mode.of(only.split()[2:])
-    if mode.provider is not None:
+    asked = _mode(clean, cpu_kernels, device, interpret, provider)
+    mode = asked if only is None else random_models.Mode.of(only.split()[2:])
+    if mode.provider not in (None, random_models.INTERPRETER):
         words, fenced = _seen(mode.provider)
         click.echo(words)
         mode = replace(mode, memory="fenced" if fenced else None)
@@ -86,17 +96,19 @@ _LIBRARIES = 12 << 10
 """MiB that CUDA's libraries may have resident beside a case."""
 
 
-def _mode(clean: bool, cpu_kernels: bool, device: str | None, provider: str) -> random_models.Mode:
+def _mode(clean: bool, cpu_kernels: bool, device: str | None, interpret: bool, provider: str) -> random_models.Mode:
     """What options ask for. Raises UsageError where they contradict each other."""
     if clean + cpu_kernels + (device is not None or provider == "cuda") > 1:
         raise click.UsageError("--clean, --cpu-kernels, and --device or --provider cuda exclude each other")
     if device is not None and (device not in DEVICES or DEVICES[device].provider != "cuda"):
         raise click.UsageError(f"--device {device}: no such GPU; known are {', '.join(DEVICES)}")
+    if interpret and (device is None or provider != "cpu"):
+        raise click.UsageError("--interpret wants the --device that kernels are for, and no provider")
     if clean or cpu_kernels:
         return random_models.Mode("clean") if clean else random_models.Mode("c", "cpu")
     if provider == "cuda":
         return random_models.Mode(device or default_device("cuda", environment("cuda")).name, "cuda")
-    return random_models.Mode(device or "cpu")
+    return random_models.Mode(device or "cpu", random_models.INTERPRETER if interpret else None)
 
 
 def _seen(provider: str) -> tuple[str, bool]:

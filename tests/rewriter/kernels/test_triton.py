@@ -54,7 +54,7 @@ from tests.support.block_kernels import (
     term,
     two_blocks,
 )
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 triton = pytest.importorskip("triton")
 

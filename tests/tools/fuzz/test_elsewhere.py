@@ -40,7 +40,7 @@ def softmax_and(last: str) -> bytes:
         }}""").SerializeToString()
 
 
-def originals(model: bytes, feeds: Mapping[str, Any] = {"measured": FEED}) -> Originals:  # noqa: B006
+def originals(model: bytes, feeds: Mapping[str, Any] = {"measured": FEED}) -> Originals:
     return Originals(model, {kind: (feed, run(model, feed, optimize=False)) for kind, feed in feeds.items()})
 
 
@@ -207,7 +207,7 @@ def test_an_original_that_ends_the_provider_is_the_runtime_s_own() -> None:
 def test_a_case_s_name_says_how_it_is_tried() -> None:
     mode = Mode("h100", "cuda", "fenced")
     assert names(3, 2, mode) == ["3 0 h100 cuda fenced", "3 1 h100 cuda fenced"] and names(3, 1) == ["3 0"]
-    assert Mode.of("h100 cuda fenced".split()) == mode and Mode.of([]) == Mode()
+    assert Mode.of(["h100", "cuda", "fenced"]) == mode and Mode.of([]) == Mode()
 
 
 def test_a_machine_without_a_gpu_is_told_in_a_line() -> None:

@@ -18,6 +18,7 @@ from rewriter.kernels.triton.compile import LEAST_ARCHITECTURE, Architecture
 from tools.fuzz.campaign import Show
 from tools.fuzz.elsewhere import WithKernels, counted
 from tools.fuzz.fates import CaseReport
+from tools.fuzz.interpreted import Interpreted
 from tools.fuzz.models.generate import RandomModel, random_model
 from tools.fuzz.models.shrink import shrunk
 from tools.fuzz.oracle import Elsewhere, examine_model
@@ -29,10 +30,12 @@ _PATIENCE = 25.0
 
 _PORTABLE = 8
 """One model in so many holds PTX alone, which the driver compiles."""
+INTERPRETER = "interpreter"
+"""In the place of a provider: Triton's."""
 _STRATEGIES = ("backtracking", "backtracking", "schemes")
 """Schemes are kernels for the nodes that came; the search has kernels for what rules made of them."""
 
-__all__ = ["Mode", "examine_number", "examine_random", "names", "run_original"]
+__all__ = ["INTERPRETER", "Mode", "examine_number", "examine_random", "names", "run_original"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Mode:
     Attributes:
         target: ``cpu``; ``clean`` where models are cleaned up only; ``c`` where they get custom kernels in C; else the GPU for
             which they get custom kernels.
-        provider: that they are run on with their kernels once the CPU provider has run them without; ``None`` for none.
+        provider: that they are run on with their kernels once the CPU provider has run them without; `INTERPRETER` where the
+            kernels are interpreted one by one; ``None`` for none.
         memory: ``fenced`` where they are run in such memory, too.
     """
 
@@ -79,7 +83,7 @@ def examine_number(name: str, show: Show) -> CaseReport:
     """Makes the model of one of :func:`names` and tries it."""
     seed, number, *words = name.split()
     mode = Mode.of(words)
-    elsewhere = counted if mode.provider is None else _with_kernels(mode.provider, mode.memory == "fenced")
+    elsewhere = _elsewhere(mode.provider, mode.memory == "fenced")
     tried = partial(examine_random, elsewhere=elsewhere, **mode.options(int(number)))
     model = random_model(int(seed), int(number))
     show(_files(model.proto))
@@ -94,9 +98,11 @@ def examine_number(name: str, show: Show) -> CaseReport:
 
 
 @lru_cache(maxsize=1)
-def _with_kernels(provider: str, fenced: bool) -> WithKernels:
-    """One process for all cases of this one."""
-    return WithKernels(Sessions(provider), fenced)
+def _elsewhere(provider: str | None, fenced: bool) -> Elsewhere:
+    """What runs models besides the CPU provider; one for all cases of this process."""
+    if provider == INTERPRETER:
+        return Interpreted()
+    return counted if provider is None else WithKernels(Sessions(provider), fenced)
 
 
 def run_original(name: str) -> None:
