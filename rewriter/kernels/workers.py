@@ -94,7 +94,7 @@ class Worker:
             return False
 
     def exit_code(self, seconds: float = 1.0) -> int | None:
-        """With what the process ended, a negative one where that was a signal; ``None`` where it runs on after so many seconds."""
+        """With what the process ended, negative where that was a signal; ``None`` where it runs on after so many seconds."""
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx.parser import parse_model
 
 from mugraph.blocks.operator import CPU_KERNEL
-from rewriter import optimize
 from rewriter.kernels.c.objects import levels_here
 from rewriter.runtime import is_built
 from rewriter.runtime_env import c_compiler, usable_providers
 from tests.support.fuzzing import attack
+from tests.support.wrong_kernels import FEED, softmax_times, with_another_body, with_kernel
 from tools.fuzz.elsewhere import WithKernels, counted
 from tools.fuzz.fates import Fate
 from tools.fuzz.models.attack import Mode, names
@@ -28,16 +26,6 @@ from tools.fuzz.running import CannotRun, run
 from tools.fuzz.sessions import Answer, ProcessEnded, Request, Sessions, self_test
 
 in_c = pytest.mark.skipif(not (is_built() and c_compiler() and levels_here()), reason="no kernels in C here")
-
-FEED = {"x": np.linspace(-3, 3, 4 * 48, dtype=np.float32).reshape(4, 48)}
-
-
-def softmax_and(last: str) -> bytes:
-    return parse_model(f"""
-        <ir_version: 10, opset_import: ["" : 17]>
-        g (float[4,48] x) => (float[4,48] y) {{
-            a = Sigmoid(x) b = Mul(x, a) c = Softmax<axis = -1>(b) half = Constant<value_float = {last}>() y = Mul(c, half)
-        }}""").SerializeToString()
 
 
 def originals(model: bytes, feeds: Mapping[str, Any] = {"measured": FEED}) -> Originals:
@@ -51,38 +39,23 @@ def sessions() -> Iterator[Sessions]:
     process.close()
 
 
-def with_kernel(folder: Path) -> onnx.ModelProto:
-    """:func:`softmax_and` of a half, written with a kernel in C."""
-    (folder / "model.onnx").write_bytes(softmax_and("0.5"))
-    optimize(folder / "model.onnx", folder / "written.onnx", deterministic=True, provider="cpu", cpu_kernels=True)
-    return onnx.load(folder / "written.onnx")
-
-
 @in_c
 @pytest.mark.usefixtures("own_cache")
 def test_a_kernel_that_computes_another_thing_than_its_body_is_told(tmp_path: Path, sessions: Sessions) -> None:
-    written = with_kernel(tmp_path)
+    written = with_kernel(tmp_path, provider="cpu", cpu_kernels=True)
     assert any(node.op_type == CPU_KERNEL for node in written.graph.node)
-    examined = WithKernels(sessions)
-    verdict, counts = examined(originals(softmax_and("0.5")), written.SerializeToString())
+    verdict, counts = WithKernels(sessions)(originals(softmax_times("0.5")), written.SerializeToString())
     assert verdict is None
     assert counts["models with kernels"] == counts["runs of kernels"] == counts["kernels of rows"] == 1
-    # The body becomes what another original computes, whose outputs are half as large: the kernel stays.
-    for function in written.functions:
-        halved = onnx.helper.make_node("Mul", ["whole", "half"], [function.output[0]])
-        half = onnx.helper.make_node("Constant", [], ["half"], value_float=0.5)
-        for node in function.node:
-            node.output[:] = ["whole" if name == function.output[0] else name for name in node.output]
-        function.node.extend([half, halved])
-    other = originals(softmax_and("0.25"))
-    assert np.array_equal(run(written.SerializeToString(), FEED)[0], run(softmax_and("0.25"), FEED)[0])
-    verdict, _ = examined(other, written.SerializeToString())
+    another, quarter = with_another_body(written), softmax_times("0.25")
+    assert np.array_equal(run(another, FEED)[0], run(quarter, FEED)[0])
+    verdict, _ = WithKernels(sessions)(originals(quarter), another)
     assert verdict is not None and verdict[0] is Fate.WRONG
     assert verdict[1].startswith("with its kernels on cpu: on measured inputs: output 0")
 
 
 def test_a_process_that_ended_is_told_and_replaced(sessions: Sessions) -> None:
-    request = Request(softmax_and("0.5"), {"measured": FEED})
+    request = Request(softmax_times("0.5"), {"measured": FEED})
     assert list(sessions.run(request).outputs) == ["measured"]
     assert sessions._worker is not None
     os.kill(sessions._worker._process.pid, signal.SIGKILL)
@@ -93,7 +66,7 @@ def test_a_process_that_ended_is_told_and_replaced(sessions: Sessions) -> None:
 
 def test_what_does_not_load_and_what_does_not_run_is_refused(sessions: Sessions) -> None:
     misfit = {"measured": FEED, "other": {"x": np.ones((2, 2), np.float32)}}
-    answer = sessions.run(Request(softmax_and("0.5"), misfit))
+    answer = sessions.run(Request(softmax_times("0.5"), misfit))
     assert list(answer.outputs) == ["measured"] and "other" in answer.refused and not answer.broken
     answer = sessions.run(Request(b"nothing", misfit))
     assert not answer.outputs and all(reason.startswith("does not load") for reason in answer.refused.values())
@@ -120,8 +93,8 @@ class Scripted:
         return answer
 
 
-MODEL = softmax_and("0.5")
-WRITTEN = softmax_and("0.50001")
+MODEL = softmax_times("0.5")
+WRITTEN = softmax_times("0.50001")
 RIGHT = run(MODEL, FEED)
 ROUGH = [RIGHT[0] * np.float32(1.01)]
 
