@@ -13,9 +13,10 @@ from functools import cached_property, lru_cache
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import retyped, specialised
-from mugraph.blocks.statements import InvalidBlock
+from mugraph.blocks.statements import Compute, InvalidBlock
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
+from mugraph.ops import traits_of
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
 from mugraph.terms.term import walk
@@ -228,18 +229,18 @@ class KernelProposals:
             return None
         try:
             if (kernel := kernel_of_rule(matches[0].direction.rule)) is not None:
-                self._check_sizes(kernel)
+                self._check(kernel)
             return moves.take(candidate, matches)
         except (InvalidBlock, ShapeError, Undecided) as problem:
             self.reasons[str(problem)] += 1
             return None
 
-    def _check_sizes(self, kernel: Kernel) -> None:
-        """Sees whether there can be a schedule: a kernel without one would cost nothing, as nodes of unknown size do.
+    def _check(self, kernel: Kernel) -> None:
+        """Sees whether a kernel can be scheduled and written: one that cannot has a price, too, which is nothing at unknown sizes.
 
         Raises:
             Undecided: a size is known in no run.
-            InvalidBlock: an axis is not cut whose size only a run tells.
+            InvalidBlock: an axis is not cut whose size only a run tells, or a function has no text.
         """
         unknown = () if self._sizes is None else [name for name in kernel.symbols if name not in self._sizes]
         if unknown:
@@ -248,6 +249,13 @@ class KernelProposals:
             for axis, size in block.axes:
                 if axis not in block.grid and axis != block.loop and not isinstance(size, int):
                     raise InvalidBlock(f"an axis that is not cut has the symbolic size {size}")
+            for statement in block.statements:
+                for part in walk([statement.term]) if isinstance(statement, Compute) else ():
+                    function = traits_of(part.op).function
+                    is_number = any(operand.op == "Const" for operand in part.inputs)  # a power of it is a product
+                    text = None if function is None else function.triton if self.provider == PROVIDER else function.c
+                    if function is not None and text is None and not is_number:
+                        raise InvalidBlock(f"{function.name} in a kernel")
 
     def _made_for(self, graph: Graph, rule: Rule, present: frozenset[DataType]) -> Iterator[tuple[Direction, list[Match]]]:
         """A stored multi-level rule with the sizes and element types of the places where it matches."""
