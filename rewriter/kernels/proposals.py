@@ -236,7 +236,7 @@ class KernelProposals:
             return None
 
     def _check(self, kernel: Kernel) -> None:
-        """Sees whether a kernel can be scheduled and written: one that cannot has a price, too, which is nothing at unknown sizes.
+        """Sees whether a kernel can be scheduled and written: one that cannot has a price, too, at unknown sizes none at all.
 
         Raises:
             Undecided: a size is known in no run.
