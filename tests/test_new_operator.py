@@ -34,7 +34,7 @@ from rules_db.exchange import format_rule
 from rules_db.trust.check import check
 from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import FloatClass, Rule
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 HALF_PI = math.pi / 2
 

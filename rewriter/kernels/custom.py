@@ -109,7 +109,7 @@ class CustomKernels:
         self._wrong: set[str] = set()
         self.notes: list[str] = []
         self._searched: dict[str, Rule] = {}
-        self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved, self.provider)
+        self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved, self.provider, sizes)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
         self._longest = _FIRST_SECONDS

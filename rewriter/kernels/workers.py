@@ -93,6 +93,13 @@ class Worker:
         except (EOFError, ConnectionResetError):
             return False
 
+    def exit_code(self, seconds: float = 1.0) -> int | None:
+        """With what the process ended, negative where that was a signal; ``None`` where it runs on after so many seconds."""
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
     def end(self) -> None:
         """Ends the process, whatever it does; whoever waits for its answer gets none."""
         self._process.kill()

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -144,7 +144,7 @@ class _Server:
     def _reported(self, report: CaseReport) -> CaseReport:
         self.name = None
         files = {**self._shown, **report.files}
-        return CaseReport(report.fate, report.reason, report.detail, report.fired, files if report.fate.is_finding else {})
+        return replace(report, files=files if report.fate.is_finding else {})
 
     def stop(self) -> None:
         """Ends the process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -65,9 +66,7 @@ def attack(
         report = examine(only, shown.update)
         console.print(f"{only}: {report.fate}: {report.reason}\n{report.detail}", markup=False)
         if out is not None:
-            _save(
-                out, title, only, CaseReport(report.fate, report.reason, report.detail, report.fired, {**shown, **report.files})
-            )
+            _save(out, title, only, replace(report, files={**shown, **report.files}))
         sys.exit(1 if report.fate.is_failure else 0)
     open_rules()  # read and checked once, for all processes
     wanted = list(left)
@@ -115,3 +114,5 @@ def _print(console: Console, title: str, tallies: Tallies) -> None:
         console.print(
             f"{len(tallies.rules)} rules fired; most often {', '.join(f'{r} {n}' for r, n in tallies.rules.most_common(5))}"
         )
+    if tallies.counts:
+        console.print(", ".join(f"{count} {what}" for what, count in tallies.counts.most_common()), markup=False)

@@ -58,6 +58,7 @@ class CaseReport:
         detail: all that is known, for people.
         fired: ids of the rules that the written model uses.
         files: by name, what shows the case.
+        counts: what else a campaign adds up, by what it is.
     """
 
     fate: Fate
@@ -65,6 +66,7 @@ class CaseReport:
     detail: str = ""
     fired: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def origin_of(problem: BaseException) -> str:
@@ -76,18 +78,20 @@ def origin_of(problem: BaseException) -> str:
 
 
 class Tallies:
-    """Counts of a campaign by fate, by reason and by rule."""
+    """Counts of a campaign by fate, by reason and by rule, and of whatever else its cases count."""
 
     def __init__(self) -> None:
         self.fates: Counter[Fate] = Counter()
         self.reasons: Counter[tuple[Fate, str]] = Counter()
         self.rules: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.examples: dict[tuple[Fate, str], str] = {}
 
     def add(self, name: str, report: CaseReport) -> None:
         """Counts a case."""
         self.fates[report.fate] += 1
         self.rules.update(set(report.fired))
+        self.counts.update(report.counts)
         if report.reason:
             self.reasons[report.fate, report.reason] += 1
             self.examples.setdefault((report.fate, report.reason), name)

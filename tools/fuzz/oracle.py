@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,25 @@ from tools.fuzz.conditioning import rounding_errors, within_rounding
 from tools.fuzz.fates import CaseReport, Fate, origin_of
 from tools.fuzz.running import CannotRun, Outputs, drawn, run, session, tolerance
 
-__all__ = ["EMPTY", "INFINITE", "OVERFLOWING", "UNFITTING", "bit_for_bit", "compare_models", "examine_model"]
+__all__ = [
+    "EMPTY",
+    "INFINITE",
+    "OVERFLOWING",
+    "UNFITTING",
+    "Elsewhere",
+    "Originals",
+    "Verdict",
+    "bit_for_bit",
+    "compare_models",
+    "examine_model",
+    "far",
+]
 
 _BLAMES_THE_RUNTIME = "onnxruntime cannot run the original"
 
 Feeds = Mapping[str, Any]
+Verdict = tuple[Fate, str]
+"""What is wrong, and why, in a line."""
 
 EMPTY = "empty"
 """The kind of inputs without entries."""
@@ -65,7 +81,9 @@ def bit_for_bit(original: bytes, feeds: Sequence[Feeds], folder: Path, **options
     return CaseReport(Fate.UNCHANGED) if same else CaseReport(Fate.WRONG, "not identical", files={"written.onnx": written})
 
 
-def examine_model(original: bytes, feeds: Mapping[str, Feeds], folder: Path, **options: Any) -> CaseReport:
+def examine_model(
+    original: bytes, feeds: Mapping[str, Feeds], folder: Path, elsewhere: Elsewhere | None = None, **options: Any
+) -> CaseReport:
     """The model that the optimiser writes computes what the original does, on every input.
 
     Right is what is as near to the float64 reference as the original is, with or without onnxruntime's optimisers, or what
@@ -75,6 +93,7 @@ def examine_model(original: bytes, feeds: Mapping[str, Feeds], folder: Path, **o
     Args:
         feeds: inputs by their kind; those that the original cannot run on are left out, and those of which the summary says
             that the result assumes otherwise.
+        elsewhere: runs what was written in another way, too, once it is right on the CPU provider.
         options: of the optimiser.
     """
     made = _optimized(original, folder, **options)
@@ -111,14 +130,19 @@ def examine_model(original: bytes, feeds: Mapping[str, Feeds], folder: Path, **o
             return CaseReport(Fate.DOUBTED, "; ".join(outcome.dropped), files={"written.onnx": written})
         return CaseReport(Fate.UNCHANGED)
     assumed = {one.assumption for one in outcome.assumed}
-    verdict = _compared(original, written, {k: tried for k, tried in plain.items() if not _EXCUSES.get(k, set()) & assumed})
+    originals = Originals(original, {k: tried for k, tried in plain.items() if not _EXCUSES.get(k, set()) & assumed})
+    verdict, counts = _compared(originals, written), Counter[str]()
+    if elsewhere is not None and (verdict is None or not verdict[0].is_failure):
+        other, counts = elsewhere(originals, written)
+        verdict = other if verdict is None or (other is not None and other[0].is_failure) else verdict
     if verdict is None and outcome.dropped:
         verdict = Fate.DOUBTED, "; ".join(outcome.dropped)
     if verdict is None:
-        return CaseReport(Fate.REWRITTEN, fired=fired)
+        return CaseReport(Fate.REWRITTEN, fired=fired, counts=counts)
     fate, reason = verdict
     detail = "\n".join([reason, *(f"{rule.rule} {rule.text}" for rule in outcome.fired), *outcome.notes])
-    return CaseReport(fate, f"{reason.split(':')[0]} ({', '.join(sorted(set(fired)))})", detail, fired, {"written.onnx": written})
+    short = f"{reason.split(':')[0]} ({', '.join(sorted(set(fired)))})"
+    return CaseReport(fate, short, detail, fired, {"written.onnx": written}, counts)
 
 
 def compare_models(original: bytes, written: bytes, feed: Feeds | None = None) -> CaseReport:
@@ -133,7 +157,7 @@ def compare_models(original: bytes, written: bytes, feed: Feeds | None = None) -
         plain = run(running, feed)
     except CannotRun as problem:
         return CaseReport(Fate.NOT_RUNNABLE, str(problem)[:60])
-    verdict = _compared(original, written, {"given": (feed, plain)})
+    verdict = _compared(Originals(original, {"given": (feed, plain)}), written)
     return CaseReport(Fate.REWRITTEN) if verdict is None else CaseReport(*verdict, files={"written.onnx": written})
 
 
@@ -169,15 +193,13 @@ def _optimized(original: bytes, folder: Path, **options: Any) -> tuple[Outcome, 
     return outcome, target.read_bytes()
 
 
-def _compared(original: bytes, written: bytes, plain: Mapping[str, tuple[Feeds, Outputs]]) -> tuple[Fate, str] | None:
+def _compared(originals: Originals, written: bytes) -> Verdict | None:
     """What is wrong with a written model, with the runtime, or with the inputs; ``None`` where nothing is."""
-    references = _references(original, [feed for feed, _ in plain.values()])
-    steps = _quantizes(original)
     own = None
-    for number, (kind, (feed, without)) in enumerate(plain.items()):
+    for kind, (feed, without) in originals.plain.items():
         breaks = False
         try:
-            optimized = run(original, feed)
+            optimized = run(originals.model, feed)
         except CannotRun as problem:
             optimized, own, breaks = without, (Fate.RUNTIME, f"its optimisers break the original: {problem}"), True
         try:
@@ -187,22 +209,63 @@ def _compared(original: bytes, written: bytes, plain: Mapping[str, tuple[Feeds, 
                 return Fate.LOST, f"does not run on {kind} inputs: {problem}"
             own = own or (Fate.RUNTIME, f"its optimisers break the written model on {kind} inputs: {problem}")
             continue
-        slack = _SLACK.get(kind, _OTHER_SLACK)
-        errors: list[np.ndarray | None] | None = None
         for position, (one, a, b) in enumerate(zip(actual, without, optimized, strict=True)):
-            yardstick = _Yardstick(None if references is None else references[number][position], slack, steps)
+            yardstick = originals.yardstick(kind, position)
             disagree = not yardstick.accepts(b, a)
             excused = disagree and yardstick.accepts(_output_without_optimisers(written, feed, position), a)
             if not yardstick.accepts(one, a, b) and not excused:
-                told = f"on {kind} inputs: output {position}, {_far(one, a)}"
-                if errors is None:
-                    errors = rounding_errors(original, feed, without) or [None] * len(without)
-                if not any(yardstick.accepts(within_rounding(one, by, errors[position]), by) for by in (a, b)):
+                told = f"on {kind} inputs: output {position}, {far(one, a)}"
+                if not originals.rounding_explains(kind, position, one, a, b):
                     return Fate.WRONG, told
                 own = own or (Fate.ILL_CONDITIONED, told)
             if own is None and disagree:
-                own = Fate.RUNTIME, f"its optimisers change the original on {kind} inputs: output {position}, {_far(b, a)}"
+                own = Fate.RUNTIME, f"its optimisers change the original on {kind} inputs: output {position}, {far(b, a)}"
     return own
+
+
+@dataclass(frozen=True)
+class Originals:
+    """A model, and what it gives on inputs: what other models are held against.
+
+    Attributes:
+        model: the original.
+        plain: inputs by their kind, and what onnxruntime's CPU provider computes of them without its optimisers.
+    """
+
+    model: bytes
+    plain: Mapping[str, tuple[Feeds, Outputs]]
+
+    @cached_property
+    def _references(self) -> Mapping[str, list[Any]]:
+        """The float64 outputs by kind, where they can be had."""
+        references = _references(self.model, [feed for feed, _ in self.plain.values()])
+        return {} if references is None else dict(zip(self.plain, references, strict=True))
+
+    @cached_property
+    def _quantizes(self) -> bool:
+        return _quantizes(self.model)
+
+    @cached_property
+    def _errors(self) -> dict[str, list[np.ndarray | None]]:
+        """How far roundings move outputs, for the kinds of inputs for which that was asked."""
+        return {}
+
+    def yardstick(self, kind: str, position: int) -> Yardstick:
+        """For an output on a kind of inputs."""
+        reference = self._references[kind][position] if kind in self._references else None
+        return Yardstick(reference, _SLACK.get(kind, _OTHER_SLACK), self._quantizes)
+
+    def rounding_explains(self, kind: str, position: int, actual: Any, *originals: Any) -> bool:
+        """Whether a value of an output is as good as one of the original's but for entries that roundings move so far."""
+        feed, without = self.plain[kind]
+        if kind not in self._errors:
+            self._errors[kind] = rounding_errors(self.model, feed, without) or [None] * len(without)
+        errors, yardstick = self._errors[kind][position], self.yardstick(kind, position)
+        return any(yardstick.accepts(within_rounding(actual, by, errors), by) for by in originals)
+
+
+Elsewhere = Callable[[Originals, bytes], tuple[Verdict | None, Counter[str]]]
+"""Runs a written model in another way than on the CPU provider alone: what is wrong, if anything is, and what to count."""
 
 
 def _references(original: bytes, feeds: Sequence[Feeds]) -> list[list[Any]] | None:
@@ -248,12 +311,13 @@ def _same_without_optimisers(written: bytes, feed: Feeds, outputs: Outputs) -> b
         return False
 
 
-def _far(actual: Any, original: Any) -> str:
+def far(actual: Any, original: Any) -> str:
+    """How far a value is from the original's, in words."""
     return str(compare(actual, original)) if isinstance(actual, np.ndarray) else "differs"
 
 
 @dataclass(frozen=True, slots=True)
-class _Yardstick:
+class Yardstick:
     """Says whether values of an output are as good as the original's.
 
     Attributes:

@@ -16,7 +16,7 @@ from mugraph.onnx.previews import PREVIEW_DOMAIN, written_out
 from mugraph.terms.shape import DataType
 from rewriter.run.accept import FLOORS
 
-__all__ = ["CannotRun", "Outputs", "drawn", "poison_memory", "run", "session", "tolerance"]
+__all__ = ["CannotRun", "Outputs", "drawn", "fed", "one_line", "poison_memory", "run", "session", "tolerance"]
 
 Outputs = list[Any]
 
@@ -68,16 +68,16 @@ def session(model: bytes, optimize: bool = True) -> ort.InferenceSession:
     try:
         return ort.InferenceSession(_without_previews(model), options, providers=["CPUExecutionProvider"])
     except Exception as problem:  # onnxruntime raises many types
-        raise CannotRun(_line(problem)) from None
+        raise CannotRun(one_line(problem)) from None
 
 
 def run(model: bytes | ort.InferenceSession, feeds: Mapping[str, Any], optimize: bool = True) -> Outputs:
     """All outputs. Raises CannotRun."""
     running = session(model, optimize) if isinstance(model, bytes) else model
     try:
-        outputs: Outputs = running.run(None, {name: _fed(value) for name, value in feeds.items()})
+        outputs: Outputs = running.run(None, {name: fed(value) for name, value in feeds.items()})
     except Exception as problem:  # onnxruntime raises many types
-        raise CannotRun(_line(problem)) from None
+        raise CannotRun(one_line(problem)) from None
     return outputs
 
 
@@ -94,7 +94,7 @@ def drawn(running: ort.InferenceSession, size: int = 2) -> dict[str, np.ndarray]
     return feeds
 
 
-def _fed(value: Any) -> Any:
+def fed(value: Any) -> Any:
     """A value as onnxruntime takes it: what NumPy has no name for goes by its bits."""
     if isinstance(value, np.ndarray) and value.dtype in _NARROW:
         element = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
@@ -103,7 +103,8 @@ def _fed(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, np.generic) else value
 
 
-def _line(problem: BaseException) -> str:
+def one_line(problem: BaseException) -> str:
+    """What onnxruntime says, in a line."""
     return " ".join(str(problem).split())[:300] or type(problem).__name__
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from mugraph.blocks.block import Block, Kernel
@@ -25,12 +25,39 @@ from mugraph.blocks.statements import (
     statement_operands,
 )
 from mugraph.domains.base import FLOATS
+from mugraph.ops import traits_of
+from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim
+from mugraph.terms.term import walk
 
-__all__ = ["BlockFigures", "Side", "TileProduct"]
+__all__ = ["BlockFigures", "Side", "TileProduct", "operand_type"]
 
 Side = Literal["rows", "columns"]
 """Of a product: the operand that has its rows, or its columns."""
+
+
+def operand_type(kernel: Kernel, *operands: tuple[DataType, bool]) -> DataType:
+    """The element type in which tiles are operands of the matrix units.
+
+    That is the narrowest float that went into one of them, as operators on narrow floats round what they compute to these. Where
+    the body multiplies in single precision no operand may lose digits: what was loaded keeps its type, what was computed has
+    single precision.
+
+    Args:
+        operands: of each the narrowest float that went into it (:func:`mugraph.blocks.schedule.storage_types`), and whether it
+            is as loaded.
+    """
+    kinds = [kind for kind, _ in operands]
+    if not _multiplies_singles(kernel):
+        return min(kinds, key=lambda kind: kind.bitwidth)
+    return kinds[0] if len(set(kinds)) == 1 and all(loaded for _, loaded in operands) else DataType.FLOAT
+
+
+@lru_cache(maxsize=4096)
+def _multiplies_singles(kernel: Kernel) -> bool:
+    """Whether a product of a kernel's body is of single precision."""
+    types = infer_types(kernel.body, {tensor.name: tensor.type for tensor in kernel.inputs})
+    return any(traits_of(term.op).product is not None and types[term].dtype == DataType.FLOAT for term in walk(kernel.body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +169,19 @@ class BlockFigures:
         block, products = self.block, []
         for s in block.statements:
             if isinstance(s, Dot):
-                narrow = min((self.storage[s.left], self.storage[s.right]), key=lambda dtype: dtype.bitwidth)
+                dtype = operand_type(self.kernel, *map(self._operand, (s.left, s.right)))
                 phase = "loop" if s.over == block.loop else block.phases[s.name]
                 axes = block.value_axes[s.left], block.value_axes[s.right]
-                products.append(TileProduct(*axes, s.over, narrow, phase, self._narrow(s.left, s.right)))
+                products.append(TileProduct(*axes, s.over, dtype, phase, self._narrow(s.left, s.right)))
             elif isinstance(s, Accumulate) and len(s.operands) == 2 and block.loop is not None:
                 left, right = (block.value_axes[x] for x in s.operands)
-                products.append(
-                    TileProduct(left, right, block.loop, self.storage[s.operands[1]], "loop", self._narrow(s.operands[1]))
-                )
+                dtype = operand_type(self.kernel, (DataType.FLOAT, False), self._operand(s.operands[1]))
+                products.append(TileProduct(left, right, block.loop, dtype, "loop", self._narrow(s.operands[1])))
         return products
+
+    def _operand(self, name: str) -> tuple[DataType, bool]:
+        """The narrowest float that went into a value, and whether it is as loaded."""
+        return self.storage[name], isinstance(self.block.defined[name], Load)
 
     def _narrow(self, *names: str) -> tuple[tuple[str, ...], ...]:
         block = self.block

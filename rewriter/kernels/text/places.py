@@ -29,6 +29,7 @@ class Places:
     """Arguments of a kernel's functions.
 
     Attributes:
+        kernel: whose arguments these are.
         arguments: by tensor, scratch memory included.
         symbols: as expressions over the inputs' dimensions.
         scratch_bytes: sizes of the scratch buffers.
@@ -46,7 +47,7 @@ class Places:
     """
 
     def __init__(self, kernel: Kernel, tables_before: int = 0) -> None:
-        types = kernel.tensors
+        types, self.kernel = kernel.tensors, kernel
         self.narrow = all(t.dtype.bitwidth <= 16 for t in types.values() if t.dtype in FLOATS)
         self.nibbles = frozenset(name for name, type_ in types.items() if type_.dtype in NIBBLES)
         self.symbols: dict[str, Expression] = {}

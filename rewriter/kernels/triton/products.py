@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mugraph.blocks.block import Kernel
 from mugraph.terms.shape import DataType
+from rewriter.cost.schedules.figures import operand_type
 from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.text import laid_under
 from rewriter.kernels.triton.tiling import Tiling
@@ -43,10 +45,14 @@ def bracketed(text: str) -> str:
 
 
 class ProductText:
-    """Texts of products of tiles."""
+    """Texts of products of tiles of a kernel."""
 
-    def __init__(self, tiling: Tiling) -> None:
-        self._tiling = tiling
+    def __init__(self, tiling: Tiling, kernel: Kernel) -> None:
+        self._tiling, self._kernel = tiling, kernel
+
+    def along(self, tiling: Tiling) -> ProductText:
+        """The same in tiles of another size."""
+        return ProductText(tiling, self._kernel)
 
     def of(
         self, a: Tile, a_type: DataType, b: Tile, b_type: DataType, over: str, total: str | None
@@ -54,13 +60,13 @@ class ProductText:
         """A product, added to ``total`` where there is one, and its axes.
 
         Args:
-            a_type, b_type: the element types that the tiles have as operands of matrix units.
+            a_type, b_type: the narrowest float that went into each.
             over: the axis that is contracted.
         """
         tiling = self._tiling
         axes = tuple(axis for axis in tiling.union(a.axes, b.axes) if axis != over)
         if tiling.on_matrix_units(a.axes, b.axes, over):
-            narrow = min((a_type, b_type), key=lambda kind: kind.bitwidth)
+            narrow = operand_type(self._kernel, (a_type, a.kind == "raw"), (b_type, b.kind == "raw"))
             first, second = self._operand(a, a_type, over, narrow), self._operand(b, b_type, over, narrow)
             rows, columns = next(x for x in a.axes if x != over), next(x for x in b.axes if x != over)
             if axes == (columns, rows):

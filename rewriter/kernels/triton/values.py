@@ -58,7 +58,7 @@ class TileValues:
     ) -> None:
         self._text, self._tiling, self._positions, self._types = text, tiling, positions, types
         self._masks, self._narrow = masks, places.narrow
-        self.products = ProductText(tiling)
+        self.products = ProductText(tiling, places.kernel)
         self.storage = storage_types(tiling.block, types)
         self.written: dict[str, Tile] = {}
         self.fused = fused_products(tiling.block)
@@ -71,7 +71,7 @@ class TileValues:
         """Values of the same function in tiles of another size along the loop, none of which is written yet."""
         other = copy(self)
         other._tiling, other._positions = tiling, positions
-        other.products, other.written = ProductText(tiling), dict(self.written)
+        other.products, other.written = self.products.along(tiling), dict(self.written)
         return other
 
     @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.c_help import Processor, levels
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ from rules_db.trust.interpreted import LEAST_TESTS, interpret
 from tests.support.block_kernels import F16, F32, cut, kernel_of_terms, prefixed_attention, random_inputs, reference, tensor
 from tests.support.masks import LENGTH, added, attention, kept_sources, within
 from tests.support.models import random_feeds, session
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 # What the guard reads
 

@@ -21,7 +21,7 @@ from rewriter.runtime.plan import Argument, Expression
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import LEAST_TESTS, interpret
 from tests.support.block_kernels import F16, F32, kernel_of_terms, reference, tensor
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 BATCH, PAST = symbol("b"), symbol("p")
 GROUPS, REPEATS, SIZE = 2, 4, 16

@@ -29,7 +29,7 @@ from rules_db.trust.interpreted import LEAST_TESTS, interpret
 from tests.support.block_kernels import BOOL, F16, F32, cut, kernel_of_terms, random_inputs, reference, tensor
 from tests.support.masks import HEADS, LENGTH, SIZE, attention
 from tests.support.models import random_feeds, session
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 NUMBERS = "numbers"
 SAME = f"Unsqueeze[axes=(-3,)](Equal(Unsqueeze[axes=(-1,)]({NUMBERS}), Unsqueeze[axes=(-2,)]({NUMBERS})))"

@@ -37,7 +37,7 @@ from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import interpret, kernel_of_rule
 from tests.support.fusing import HALF, evaluated, fusable_of, graph_of, moves_for, types_of
 from tests.support.kernel_help import content
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 RMS = "Div({0}, Sqrt(Add(ReduceMean[axes=(-1,),keepdims=true](Mul({0}, {0})), 1e-05)))"
 HEADS = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(3,4)]({0}))"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from onnx.parser import parse_model
 
 from mugraph.blocks.sizes import specialised
 from mugraph.blocks.statements import Factor, Index, Load
@@ -13,6 +16,7 @@ from mugraph.deadline import BudgetSpent, Deadline
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.text import parse_term
+from rewriter import optimize
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.sizes import VARIANTS, Variant, generalised, untold
@@ -204,3 +208,34 @@ def test_what_is_learned_at_one_size_serves_another(
     moves = moves_for()
     again = min(KernelProposals(lambda: stored).children(moves, moves.start(other)), key=lambda child: child.cost)
     assert {move.direction.rule.provenance["kernel"] for move in again.moves} == {rule.id for rule in stored}
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(
+    ("body", "shapes", "options"),
+    [
+        # A Split into parts of fixed sizes of what has a dynamic size: nobody knows the sizes of the parts.
+        (
+            """g (float[3,7] a, float[7,N] b, float[3,M] c, float[3,7] d) => (float[3,p] y) {
+                sizes = Constant<value_ints = [3, 3, 7]>() s, t, u = Split<axis = 1>(b, sizes)
+                m = MatMul(a, s) y = Add(m, c) }""",
+            {"b": (7, 13), "c": (3, 1)},
+            {"device": "h100"},
+        ),
+        # Triton has no powers of what is computed; in C there is one.
+        ("g (float[8,7] x) => (float[8,7] y) { s = Softmax(x) y = Pow(s, x) }", {}, {"device": "h100"}),
+        # Rows that are read across: the kernel in C does not cut them, and their length is dynamic.
+        (
+            "g (float[N,M] x) => (float[M,N] y) { g = Gelu(x) y = Transpose<perm = [1, 0]>(g) }",
+            {"x": (16, 9)},
+            {"provider": "cpu", "cpu_kernels": True},
+        ),
+    ],
+)
+def test_a_kernel_that_cannot_be_scheduled_or_written_is_not_proposed(
+    body: str, shapes: dict[str, tuple[int, ...]], options: dict[str, Any], tmp_path: Path
+) -> None:
+    """It would cost nothing, as nodes of unknown size do, and what was built on it would be given up at the end."""
+    model = parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {body}')
+    outcome = optimize(model, tmp_path / "out.onnx", deterministic=True, shapes=shapes, **options)
+    assert outcome.dropped == ()

@@ -34,7 +34,7 @@ from tests.support.block_kernels import (
     skip_layer_norm,
 )
 from tests.support.kernel_help import DYNAMIC_KERNELS, scheduled_kernel, with_kernel
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 M = symbol("m")
 CASES: list[tuple[Kernel, Schedule]] = [

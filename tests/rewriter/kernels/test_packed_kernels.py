@@ -29,7 +29,7 @@ from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Architecture, Compiler
 from rules_db.trust.formulas.proof import why_not_proved
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 pytest.importorskip("triton")
 

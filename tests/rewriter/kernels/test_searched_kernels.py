@@ -13,7 +13,7 @@ from rewriter.reference import compare
 from rulegen.mugraphs.goals import Goal
 from tests.support.block_kernels import random_inputs, reference
 from tests.support.goals import NORM, RESIDUAL, goal, kernels
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 ROWS = goal("Div(x, Sqrt(ReduceSum[axes=(-1,),keepdims=true](Mul(x, x))))", x="mn")
 

@@ -20,7 +20,7 @@ from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.triton import generate
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import interpret
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 pytest.importorskip("triton")
 

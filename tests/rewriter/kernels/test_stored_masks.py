@@ -37,7 +37,7 @@ from tests.support.block_kernels import BOOL, F16, F32, cut, kernel_of_terms, ra
 from tests.support.growths import shipped_file
 from tests.support.masks import LENGTH, added, attention, kept_sources, within
 from tests.support.models import random_feeds, session
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 GENERATOR = np.random.default_rng(5)
 DENSITIES = (0.0, 0.05, 0.3, 0.7, 1.0)

@@ -21,6 +21,10 @@ from mugraph.blocks.sizes import retyped
 from mugraph.blocks.statements import Accumulate, Affine, Compute, Index, InvalidBlock, Predicate
 from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, Dim, symbol
+from mugraph.terms.term import variables
+from rewriter.cost.devices import DEVICES
+from rewriter.cost.schedules import default_schedules
+from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.triton import NotGenerated, generate
 from rewriter.kernels.triton.scalar import SHORT_ERF
 from rewriter.kernels.triton.source import OVERLAPPED
@@ -54,7 +58,7 @@ from tests.support.block_kernels import (
     term,
     two_blocks,
 )
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 triton = pytest.importorskip("triton")
 
@@ -528,3 +532,21 @@ def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytes
             assert "griddepcontrol" not in code
         if name in ("bfloat16", "attention", "listed"):
             assert "mma" in compiled.asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "rounds"),
+    [
+        ("Cast[to=float](x)", "w", False),  # the right operand would lose digits
+        ("Mul(Cast[to=float](x), 1.1)", "w", False),
+        ("Mul(Cast[to=float](x), 1.1)", "Cast[to=float](v)", False),  # the left one is computed
+        ("Cast[to=float](x)", "Cast[to=float](v)", False),  # halves as they come
+        ("x", "Cast[to=float16](w)", True),
+    ],
+)
+def test_products_in_single_precision_lose_no_digits(left: str, right: str, rounds: bool, interpreter: Interpreter) -> None:
+    operands = {"x": tensor(F16, 32, 48), "w": tensor(F32, 48, 16), "v": tensor(F16, 48, 16)}
+    root = term(f"MatMul({left}, {right})")
+    types = {name: type_ for name, type_ in operands.items() if name in {leaf.name for leaf in variables([root])}}
+    kernel = lower("product", types, [("y", root)])
+    check(interpreter, kernel, default_schedules(kernel, DEVICES["h100"]), 1e-3 if rounds else 2e-6)

@@ -35,7 +35,7 @@ from rewriter.runtime.plan import Expression
 from tests.support.block_kernels import F16, F32, heads_attention, random_inputs, reference, rms_norm_matmul
 from tests.support.kernel_help import kernel_model, with_kernel
 from tests.support.stub_runner import StubRunner
-from tests.support.triton_help import Interpreter
+from tools.fuzz.interpreter import Interpreter
 
 pytest.importorskip("triton")
 pytest_plugins = ("tests.rewriter.runtime.test_runtime",)

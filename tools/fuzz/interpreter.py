@@ -1,4 +1,4 @@
-"""Generated kernels in Triton's interpreter, and plans evaluated as the run-time library does."""
+"""Generated kernels in Triton's interpreter, in memory that ends where tensors end; sizes as the run-time library has them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ from mugraph.terms.shape import DataType, evaluate_dim
 from rewriter.kernels.triton import generate
 from rewriter.runtime.plan import Argument, Expression
 
+__all__ = ["Interpreter", "InterpreterFailed"]
+
+
+class InterpreterFailed(Exception):
+    """The interpreter raised, or its process ended; the message says what, with the source."""
+
 
 class Interpreter:
     """A process with Triton's interpreter."""
@@ -26,7 +32,9 @@ class Interpreter:
     def __init__(self) -> None:
         environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
         script = Path(__file__).with_name("triton_server.py")
-        self.process = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -34,7 +42,7 @@ class Interpreter:
         self.process.wait(30)
 
     def run(self, kernel: Kernel, schedules: Sequence[Schedule], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The kernel's outputs for concrete inputs."""
+        """The kernel's outputs for concrete inputs. Raises InterpreterFailed."""
         source = generate(kernel, schedules)
         shapes = [inputs[t.name].shape for t in kernel.inputs]
         sizes = bound_sizes(kernel, {t.name: inputs[t.name].shape for t in kernel.inputs})
@@ -70,10 +78,14 @@ class Interpreter:
     def execute(
         self, text: str, launches: Sequence[tuple[str, tuple[int, ...], Sequence[str | int]]], memory: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """The memory after some launches of a source; an argument is a name in it or a number."""
+        """The memory after some launches of a source; an argument is a name in it or a number. Raises InterpreterFailed."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        pickle.dump((text, launches, memory), self.process.stdin)
-        self.process.stdin.flush()
-        reply: dict[str, np.ndarray] | str = pickle.load(self.process.stdout)
-        assert not isinstance(reply, str), f"{reply}\n{text}"
+        try:
+            pickle.dump((text, launches, memory), self.process.stdin)
+            self.process.stdin.flush()
+            reply: dict[str, np.ndarray] | str = pickle.load(self.process.stdout)
+        except (EOFError, BrokenPipeError):
+            raise InterpreterFailed(f"its process ended: {self.process.wait()}\n{text}") from None
+        if isinstance(reply, str):
+            raise InterpreterFailed(f"{reply}\n{text}")
         return reply

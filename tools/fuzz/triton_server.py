@@ -5,7 +5,9 @@ Started with TRITON_INTERPRET=1 in the environment, which Triton reads when it i
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import mmap
 import pickle
 import sys
 import tempfile
@@ -16,7 +18,10 @@ from typing import Any
 import numpy as np
 import triton.language as tl
 
-_DTYPES = {"float32": tl.float32, "float16": tl.float16, "int32": tl.int32, "int64": tl.int64, "uint8": tl.uint8, "int8": tl.int8}
+_NAMES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
+_DTYPES = {name: getattr(tl, name) for name in _NAMES}
+_ALIGNMENT = 16
+"""Bytes of which addresses are multiples, as kernels may take for granted."""
 
 
 class Buffer:
@@ -55,6 +60,19 @@ class Buffer:
         return self
 
 
+def fenced(array: np.ndarray) -> np.ndarray:
+    """A copy that ends, but for its alignment, where memory ends: who reads or writes further ends the process."""
+    pages = -(-max(array.nbytes, 1) // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    if ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + pages), ctypes.c_size_t(mmap.PAGESIZE), 0):
+        raise OSError("a page cannot be protected")
+    offset = (pages - array.nbytes) // _ALIGNMENT * _ALIGNMENT
+    copy = np.frombuffer(memory, array.dtype, array.size, offset).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
 def run(text: str, launches: list[tuple[str, tuple[int, int, int], list[Any]]], memory: dict[str, np.ndarray]) -> None:
     """Runs the launches; an argument is a name in ``memory`` or a number."""
     with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +91,8 @@ def main() -> None:
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     while True:
         try:
-            text, launches, memory = pickle.load(requests)
+            text, launches, given = pickle.load(requests)
+            memory = {name: fenced(array) for name, array in given.items()}
         except EOFError:
             return
         try:
