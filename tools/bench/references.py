@@ -1,7 +1,7 @@
 """What the float64 reference of a run takes: ``python -m tools.bench.references MODEL...``.
 
-For the four inputs of a comparison (two random ones, two probes) it is made here, as runs once did, and in a process of its own, as
-they do now; each alone, and beside a thread that computes in Python as a search does. Processor seconds are those of the
+For the four inputs of a comparison (two random ones, two probes) it is made here, as runs once did, and in a process of its
+own, as they do now; each alone, and beside a thread that computes in Python as a search does. Processor seconds are those of the
 reference, its process included; on a busy machine they tell more than seconds.
 """
 
