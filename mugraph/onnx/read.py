@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ from mugraph.ops import NotUnderstood
 from mugraph.ops.support import RECURRENT
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, Unequal, concrete, same_shape
 
-__all__ = ["distrusting", "load", "reread"]
+__all__ = ["Reading", "distrusting", "load", "reread"]
 
 _EXPANDED_LIMIT = 1 << 20
 """Nodes of a main graph with all calls of functions written out, as runtimes and shape inference do."""
@@ -72,6 +72,34 @@ def distrusting(model: Model, names: Iterable[str]) -> Model:
         ModelError: it cannot be read without; see the message.
     """
     return _read(model.weights, model.proto, check=False, distrusted=model.distrusted.union(names))
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a model was read from, for another process: read there again its values and bodies have the same numbers and names.
+
+    Attributes:
+        path, memory, files: as of :class:`mugraph.onnx.weights.Weights`.
+        message: the model without the bytes of its large tensors, serialised.
+        distrusted: as of :class:`mugraph.onnx.model.Model`.
+    """
+
+    path: Path | None
+    memory: bytes
+    files: Mapping[Path, tuple[int, int]]
+    message: bytes
+    distrusted: frozenset[str]
+
+    @classmethod
+    def of(cls, model: Model) -> Reading:
+        """What a model was read from."""
+        weights = model.weights
+        return cls(weights.path, weights.memory, dict(weights.files), model.proto.SerializeToString(), model.distrusted)
+
+    def again(self) -> Model:
+        """The model. Raises :class:`ModelError` where a file of it is gone or has changed."""
+        weights = Weights(self.path, self.memory, dict(self.files))
+        return _read(weights, ModelProto.FromString(self.message), check=False, distrusted=self.distrusted)
 
 
 def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozenset[str] = frozenset()) -> Model:

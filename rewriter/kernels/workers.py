@@ -15,9 +15,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from types import MappingProxyType
 from typing import Any
 
 from mugraph.deadline import heed
@@ -43,9 +44,12 @@ class Worker:
         function: of a module; called with the connection and the arguments. Or where it stands, as ``module:function``, if this
             process does without that module.
         arguments: anything that can be pickled.
+        environment: variables that it has beside those of this process.
     """
 
-    def __init__(self, function: Callable[..., None] | str, *arguments: Any) -> None:
+    def __init__(
+        self, function: Callable[..., None] | str, *arguments: Any, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         place = function.split(":") if isinstance(function, str) else (function.__module__, function.__qualname__)
         ours, theirs = socket.socketpair()
         with theirs:
@@ -57,6 +61,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
+                env={**os.environ, **environment},
             )
         self._connection = Connection(ours.detach())
         self.tell((*place, arguments))

@@ -16,6 +16,7 @@ from mugraph.onnx.bodies import GraphBody
 from mugraph.ops import Entrywise, traits_of
 from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
+from rewriter.reference.comparison import is_float
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.inputs import unheld
 from rewriter.reference.nodes import NoReference, NoRoom, RunTensors, bind_shape, check_shape, computed, widen
@@ -209,7 +210,7 @@ class _ModelEvaluation:
     def _compute(self, node: Node, stored: Mapping[int, np.ndarray], runs: Sequence[_Run]) -> None:
         """Evaluates a node without bodies; each weight is widened once."""
         model, graph, made = self.model, self.graph, self._made
-        settled = {v: widen(array) if self.exact else np.asarray(array) for v, array in stored.items()}
+        settled = {v: self._widened(array) if self.exact else np.asarray(array) for v, array in stored.items()}
 
         def evaluate(run: _Run) -> None:
             results: Sequence[Any] = ()
@@ -234,6 +235,15 @@ class _ModelEvaluation:
         else:
             for run in runs:
                 evaluate(run)
+
+    def _widened(self, array: np.ndarray) -> np.ndarray:
+        """A weight as :func:`widen` has it; of a large one threads widen a part each."""
+        if self._threads is None or array.size < _LARGE or not is_float(array):
+            return widen(array)
+        narrow, wide = array.reshape(-1), np.empty(array.shape)
+        flat = wide.reshape(-1)
+        self._threads.in_parts(lambda part: np.copyto(flat[part], narrow[part]), flat.size, alone=True)
+        return wide
 
     def _run_bodies(self, node: Node, stored: Mapping[int, np.ndarray], runs: Sequence[_Run]) -> None:
         """Evaluates the bodies of a node as often as they are run, and gives the node their results."""

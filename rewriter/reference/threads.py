@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -21,11 +22,12 @@ _LIMITS: dict[object, threadpool_limits] = {}
 """The one limit, by the blocks that go on."""
 _LEFT = 2
 """Cores that are left to whoever waits for the results, and to what that does meanwhile."""
-_SHARED = 1 << 27
-"""Multiplications of a product from which on its rows are shared out: ten milliseconds of a core. To be handed a part each thread
-waits for the interpreter, a millisecond each time where another one computes in Python."""
-_COSTLY = 1 << 20
-"""Entries from which on those of a scalar function are, for the same reason."""
+_SHARED = 1 << 25
+"""Multiplications of a product from which on it is shared out: some milliseconds of a core, a tenth to hand out the parts."""
+_COSTLY = 1 << 18
+"""Entries from which on whatever is computed entry by entry, or row by row, is."""
+_EVEN = 4
+"""Positions along an axis for each share that make shares of about the same size."""
 
 
 class SideBySide:
@@ -38,16 +40,22 @@ class SideBySide:
 
     def __init__(self, runs: int, cores: int) -> None:
         self.shares = max((cores - _LEFT) // runs, 1)
-        self._runs = ThreadPoolExecutor(runs)
-        self._parts = ThreadPoolExecutor(self.shares * runs)
+        self._all = self.shares * runs
+        self._runs = ThreadPoolExecutor(min(runs, cores))
+        self._parts = ThreadPoolExecutor(self._all)
 
     def run(self, work: Callable[[Any], None], runs: Any) -> None:
         """Does some work for each run, all at the same time."""
         list(self._runs.map(work, runs))
 
-    def in_parts(self, compute: Callable[[slice], None], length: int) -> None:
-        """Does some work for each part of so many rows, all at the same time."""
-        ends = [length * i // self.shares for i in range(self.shares + 1)]
+    def in_parts(self, compute: Callable[[slice], None], length: int, *, alone: bool = False) -> None:
+        """Does some work for each part of so many rows, all at the same time.
+
+        Args:
+            alone: no other run has parts to do at this time.
+        """
+        count = self._all if alone else self.shares
+        ends = [length * i // count for i in range(count + 1)]
         list(self._parts.map(compute, map(slice, ends, ends[1:])))
 
     def close(self) -> None:
@@ -57,7 +65,7 @@ class SideBySide:
 
 
 class SharedReal(Real):
-    """NumPy arithmetic in which threads share the rows of large products and the entries of costly functions.
+    """NumPy arithmetic in which threads share large products, and of large tensors what is computed entry by entry or row by row.
 
     Args:
         dtype: as of :class:`mugraph.domains.real.Real`.
@@ -68,38 +76,108 @@ class SharedReal(Real):
         super().__init__(dtype)
         self._threads = threads if threads is not None and threads.shares > 1 else None
 
-    def matmul(self, a: Any, b: Any) -> Any:
-        if self._threads is None or a.dtype != b.dtype or a.ndim < 2 or b.ndim != 2 or a.size * b.shape[1] < _SHARED:
-            return super().matmul(a, b)
-        rows, result = a.reshape(-1, a.shape[-1]), np.empty((*a.shape[:-1], b.shape[1]), a.dtype)
-        flat = result.reshape(-1, b.shape[1])
+    def _filled(self, compute: Callable[..., Any], operands: Sequence[Any], result: Any, axis: int) -> Any:
+        """The result, whose parts along an axis threads compute of those of the operands.
 
-        def multiply(part: slice) -> None:
-            with np.errstate(all="ignore"):
-                np.matmul(rows[part], b, out=flat[part])
-
-        self._threads.in_parts(multiply, len(rows))
-        return result
-
-    def apply(self, function: str, *operands: Any) -> Any:
-        a = operands[0]
-        if self._threads is None or len(operands) > 1 or a.dtype != self.dtype or a.size < _COSTLY:
-            return super().apply(function, *operands)
-        entries, result, plain = a.reshape(-1), np.empty(a.shape, a.dtype), super().apply
-        flat = result.reshape(-1)
+        Args:
+            compute: of parts of the operands and of the result, which it fills.
+            axis: counted from the end, as operands are broadcast.
+        """
+        assert self._threads is not None, "an axis was found for them"
 
         def fill(part: slice) -> None:
-            flat[part] = plain(function, entries[part])
+            with np.errstate(all="ignore"):
+                compute(*(_along(operand, axis, part) for operand in operands), _along(result, axis, part))
 
-        self._threads.in_parts(fill, len(entries))
+        self._threads.in_parts(fill, result.shape[axis])
         return result
+
+    def _axis(self, shape: Sequence[int], axes: Sequence[int], is_large: bool) -> int | None:
+        """The axis along which threads share a result, counted from the end; ``None`` where one computes it alone.
+
+        Args:
+            axes: that can be shared, outermost first.
+        """
+        if self._threads is None or not is_large:
+            return None
+        shares = self._threads.shares
+        longest = max(axes, key=shape.__getitem__, default=None)
+        if longest is None or shape[longest] < shares:
+            return None
+        return next((axis for axis in axes if shape[axis] >= _EVEN * shares), longest)
+
+    def _axis_of_entries(self, shape: Sequence[int], operands: Sequence[Any], reduced: Collection[int] = ()) -> int | None:
+        """As :meth:`_axis`, of what is computed entry by entry but for axes that are reduced."""
+        is_large = all(operand.dtype == self.dtype for operand in operands) and math.prod(shape) >= _COSTLY
+        return self._axis(shape, [axis for axis in range(-len(shape), 0) if axis not in reduced], is_large)
+
+    def _binary(self, function: Callable[..., np.ndarray], a: Any, b: Any) -> Any:
+        if self._threads is None or function is np.matmul:
+            return super()._binary(function, a, b)
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        axis = self._axis_of_entries(shape, (a, b))
+        if axis is None:
+            return super()._binary(function, a, b)
+        none = np.empty(0, self.dtype)
+        return self._filled(lambda a, b, out: function(a, b, out=out), (a, b), np.empty(shape, function(none, none).dtype), axis)
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        if self._threads is None or a.dtype != b.dtype or a.ndim < 2 or b.ndim < 2:
+            return super().matmul(a, b)
+        is_large = a.size * b.shape[-1] >= _SHARED
+        if b.ndim == 2 and is_large:
+            rows, result = a.reshape(-1, a.shape[-1]), np.empty((*a.shape[:-1], b.shape[1]), a.dtype)
+            self._filled(lambda part, out: np.matmul(part, b, out=out), (rows,), result.reshape(-1, b.shape[1]), -2)
+            return result
+        shape = (*a.shape[:-1], b.shape[-1])
+        axis = self._axis(shape, range(-a.ndim, -2), is_large and a.shape[:-2] == b.shape[:-2])
+        if axis is None:
+            return super().matmul(a, b)
+        return self._filled(lambda a, b, out: np.matmul(a, b, out=out), (a, b), np.empty(shape, a.dtype), axis)
+
+    def sum(self, a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        return self._reduced(super().sum, a, axes, keepdims)
+
+    def mean(self, a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        return self._reduced(super().mean, a, axes, keepdims)
+
+    def max(self, a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        return self._reduced(super().max, a, axes, keepdims)
+
+    def min(self, a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        return self._reduced(super().min, a, axes, keepdims)
+
+    def _reduced(self, reduce: Callable[..., Any], a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
+        axis = self._axis_of_entries(a.shape, (a,), axes)
+        if axis is None:
+            return reduce(a, axes, keepdims)
+        result = np.empty([1 if position - a.ndim in axes else size for position, size in enumerate(a.shape)], a.dtype)
+        self._filled(lambda part, out: np.copyto(out, reduce(part, axes, True)), (a,), result, axis)
+        return result if keepdims else result.squeeze(axes)
+
+    def apply(self, function: str, *operands: Any) -> Any:
+        shape = np.broadcast_shapes(*(operand.shape for operand in operands))
+        axis = self._axis_of_entries(shape, operands)
+        if axis is None:
+            return super().apply(function, *operands)
+        plain = super().apply
+        return self._filled(
+            lambda *parts: np.copyto(parts[-1], plain(function, *parts[:-1])), operands, np.empty(shape, self.dtype), axis
+        )
+
+
+def _along(operand: Any, axis: int, part: slice) -> Any:
+    """A part of an operand along an axis that counts from the end; all of it where it is repeated along that."""
+    if operand.ndim < -axis or operand.shape[axis] == 1:
+        return operand
+    return operand[(slice(None),) * (operand.ndim + axis) + (part,)]
 
 
 @contextmanager
 def side_by_side(runs: int) -> Iterator[SideBySide | None]:
     """Threads for runs that compute with NumPy at the same time; ``None`` for a single one, which needs none.
 
-    Each product on one core, or its rows on some (:class:`SharedReal`): threads of the library that wait for each other, more of
+    Each product on one core, or its parts on some (:class:`SharedReal`): threads of the library that wait for each other, more of
     them than there are cores, took eight times as long for BERT-base on a busy machine. The limit holds for the process, and
     ends with the last block.
     """

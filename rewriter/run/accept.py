@@ -28,11 +28,11 @@ from rewriter.reference import (
     compare,
     decided_outputs,
     is_quantized,
-    reference_run,
     worst,
 )
 from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import InputProbe
+from rewriter.run.referring import referred
 from rewriter.runtime_env import RuntimeFailure, new_session
 
 __all__ = [
@@ -333,9 +333,9 @@ def first_reference(
     probes: Sequence[Sequence[InputProbe]],
     is_wanted: Callable[[], bool],
 ) -> References:
-    """The float64 outputs for some inputs and for the first of each list of probes; as :func:`reference_run`."""
+    """The float64 outputs for some inputs and for the first of each list of probes; as :func:`referred`."""
     first = [alternatives[0].feed for alternatives in probes if alternatives]
-    return reference_run(model, [*feeds, *first], is_wanted)
+    return referred(model, [*feeds, *first], is_wanted)
 
 
 class Acceptance:
@@ -426,7 +426,7 @@ class Acceptance:
         """The float64 outputs for all inputs that are compared; what is known counts where it could be made."""
         if known is not None and known.exception() is None:
             return known.result()
-        return reference_run(self.model, self.compared, is_wanted)
+        return referred(self.model, self.compared, is_wanted)
 
     def open(self, path: Path, graph: Graph | None = None) -> Any:
         """A session of a candidate; its evaluation where its graph is given and holds an operator that cannot run here."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, helper
 from onnx.parser import parse_model
 
-from mugraph.onnx import NEWEST_OPSET, Model, ModelError, load, to_bytes
+from mugraph.onnx import NEWEST_OPSET, Model, ModelError, Reading, distrusting, load, to_bytes
 from mugraph.ops import DESCRIBED_OPSET, ONNX_OPERATORS, NotExpressible, OnnxForm
 from mugraph.ops.forms import check_form
 from mugraph.terms.shape import DataType, TensorType
@@ -197,3 +200,31 @@ def test_an_operator_of_the_runtime_is_read_within_a_function() -> None:
     (node,) = load(proto).graph.nodes()
     assert node.op == "SimplifiedLayerNormalization" or node.is_opaque
     assert check_round_trip(proto).values.keys() >= {"x", "w", "y"}
+
+
+@pytest.mark.parametrize("is_file", [False, True])
+def test_a_model_is_read_again_elsewhere_with_the_same_numbers_and_names(tmp_path: Path, is_file: bool) -> None:
+    """What another process finds out of it is told by these: values, bodies and the symbols of sizes."""
+    proto = parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,4] x, bool c) => (float[A,B] y, int64[K] n) {
+            y = If(c) <then_branch = t () => (float[P,4] a) { a = Neg(x) },
+                       else_branch = e () => (float[Q,4] b) { b = MatMul(x, w) }>
+            found = NonZero(x)
+            n = Reshape(found, all)
+        }""")
+    weights = {"w": np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32), "all": np.array([-1])}
+    proto.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = load(tmp_path / "m.onnx" if is_file else proto)
+    for first in (model, distrusting(model, ["y"])):
+        reading = pickle.loads(pickle.dumps(Reading.of(first)))
+        again = reading.again()
+        assert (again.path, again.distrusted, again.values) == (first.path, first.distrusted, first.values)
+        assert (again.tables.names, again.tables.types) == (first.tables.names, first.tables.types)
+        assert (again.bodies, again.symbols, again.graph.outputs) == (first.bodies, first.symbols, first.graph.outputs)
+        assert len(first.bodies[0]) == 2 and [node.op for node in again.graph.nodes()] == [
+            node.op for node in first.graph.nodes()
+        ]
+        for value, constant in first.tables.constants.items():
+            np.testing.assert_array_equal(again.tables.constants[value].load(), constant.load())

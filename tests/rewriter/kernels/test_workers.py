@@ -56,6 +56,19 @@ def test_a_worker_answers_until_it_dies() -> None:
     worker.close()
 
 
+def tells_variable(connection: Connection, name: str) -> None:
+    connection.send(os.environ.get(name))
+
+
+def test_a_worker_has_variables_beside_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPEROPT_TEST_GIVEN", "here")
+    for name, wanted in (("SUPEROPT_TEST_GIVEN", "here"), ("SUPEROPT_TEST_OWN", "there"), ("SUPEROPT_TEST_NONE", None)):
+        worker = Worker(tells_variable, name, environment={"SUPEROPT_TEST_OWN": "there"})
+        assert worker.answer(60) == wanted
+        worker.close()
+    assert "SUPEROPT_TEST_OWN" not in os.environ
+
+
 def test_an_answer_is_not_waited_for_beyond_a_deadline() -> None:
     worker, ends = Worker(echo, 5), Deadline()
     with ends.heeded():

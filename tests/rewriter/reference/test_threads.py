@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx.parser import parse_model
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from mugraph.domains import Real
-from rewriter.reference import threads
+from mugraph.onnx import load
+from rewriter.reference import identical, random_inputs, reference_outputs, threads
 from rewriter.reference.threads import SharedReal, SideBySide, side_by_side
 
 
@@ -77,27 +81,108 @@ def test_an_interrupt_right_after_the_limit_was_set_gives_the_threads_back(monke
     assert _threads() == {2}
 
 
-def test_rows_of_products_and_entries_of_functions_are_shared_and_the_same() -> None:
-    generator = np.random.default_rng(0)
-    rows, weight = generator.standard_normal((2, 1024, 512)), generator.standard_normal((512, 512))
-    threads = SideBySide(runs=2, cores=9)
+@pytest.fixture
+def shared() -> Iterator[tuple[SharedReal, list[slice]]]:
+    """Arithmetic that three threads share, and the parts that they were given."""
+    threads, seen = SideBySide(runs=2, cores=9), list[slice]()
+    plain_parts = threads.in_parts
+
+    def in_parts(compute: Callable[[slice], None], length: int) -> None:
+        plain_parts(lambda part: (seen.append(part), compute(part))[1], length)
+
+    threads.in_parts = in_parts  # type: ignore[method-assign, assignment]
     try:
-        shared, seen = SharedReal(np.float64, threads), list[slice]()
-        plain_parts = threads.in_parts
-
-        def in_parts(compute: Callable[[slice], None], length: int) -> None:
-            plain_parts(lambda part: (seen.append(part), compute(part))[1], length)
-
-        threads.in_parts = in_parts  # type: ignore[method-assign]
-        assert np.allclose(shared.matmul(rows, weight), rows @ weight, rtol=1e-12, atol=1e-12)
-        assert sorted((part.start, part.stop) for part in seen) == [(0, 682), (682, 1365), (1365, 2048)]
-        seen.clear()
-        assert np.array_equal(shared.apply("erf", rows), Real().apply("erf", rows)) and len(seen) == 3
-        seen.clear()
-        assert np.array_equal(shared.matmul(rows[:, :1], weight[:, :8]), rows[:, :1] @ weight[:, :8]) and not seen
-        assert np.array_equal(shared.apply("erf", rows[0, 0]), Real().apply("erf", rows[0, 0])) and not seen
+        yield SharedReal(np.float64, threads), seen
     finally:
         threads.close()
+
+
+def test_rows_of_products_and_entries_of_functions_are_shared_and_the_same(shared: tuple[SharedReal, list[slice]]) -> None:
+    generator, (domain, seen) = np.random.default_rng(0), shared
+    rows, weight = generator.standard_normal((2, 1024, 512)), generator.standard_normal((512, 512))
+    assert np.allclose(domain.matmul(rows, weight), rows @ weight, rtol=1e-12, atol=1e-12)
+    assert sorted((part.start, part.stop) for part in seen) == [(0, 682), (682, 1365), (1365, 2048)]
+    seen.clear()
+    assert np.array_equal(domain.apply("erf", rows), Real().apply("erf", rows)) and len(seen) == 3
+    seen.clear()
+    assert np.array_equal(domain.matmul(rows[:, :1], weight[:, :8]), rows[:, :1] @ weight[:, :8]) and not seen
+    assert np.array_equal(domain.apply("erf", rows[0, 0]), Real().apply("erf", rows[0, 0])) and not seen
+
+
+_SHAPES = ((2, 1024, 512), (1, 16, 300, 256), (4, 16, 96, 128), (1, 1 << 20))
+_EACH: dict[str, Callable[[Real, Any, Any], Any]] = {
+    "a + b": lambda d, a, b: d.add(a, b),
+    "row": lambda d, a, b: d.mul(a, b[..., :1, :]),
+    "column": lambda d, a, b: d.div(b[..., :1], a),
+    "number": lambda d, a, b: d.sub(a, d.const(3)),
+    "fewer axes": lambda d, a, b: d.maximum(b[0], a),
+    "truth": lambda d, a, b: d.less(a, b),
+    "power": lambda d, a, b: d.apply("pow", a, d.const(3)),
+    "square": lambda d, a, b: d.power(a, 2),
+    "roots": lambda d, a, b: d.sqrt(a),  # of negative numbers, too
+    "softmax": lambda d, a, b: d.exp_relative(a)[1],
+    "sums": lambda d, a, b: d.sum(a, (-1,), False),
+    "means": lambda d, a, b: d.mean(a, (-1,), True),
+    "columns": lambda d, a, b: d.max(a, (-2,), True),
+    "turned": lambda d, a, b: d.add(np.swapaxes(a, -1, -2), np.swapaxes(b, -1, -2)),
+}
+
+
+@pytest.mark.parametrize("what", _EACH)
+def test_what_is_computed_entry_by_entry_or_row_by_row_is_shared_and_the_same_bit_for_bit(
+    shared: tuple[SharedReal, list[slice]], what: str
+) -> None:
+    generator, (domain, seen) = np.random.default_rng(0), shared
+    for shape in _SHAPES:
+        a, b = (generator.standard_normal(shape) for _ in range(2))
+        seen.clear()
+        given, wanted = _EACH[what](domain, a, b), _EACH[what](Real(), a, b)
+        assert identical(given, wanted), shape
+        assert len(seen) >= 3 or (what in ("sums", "means", "softmax") and len(shape) == 2), shape
+
+
+def test_products_of_many_matrices_are_shared_by_matrices(shared: tuple[SharedReal, list[slice]]) -> None:
+    generator, (domain, seen) = np.random.default_rng(0), shared
+    a, b = generator.standard_normal((2, 16, 128, 64)), generator.standard_normal((2, 16, 256, 64)).swapaxes(-1, -2)
+    assert identical(domain.matmul(a, b), a @ b)
+    assert sorted((part.start, part.stop) for part in seen) == [(0, 5), (5, 10), (10, 16)]
+    seen.clear()
+    assert identical(domain.matmul(a[:1], b), a[:1] @ b) and not seen, "matrices that are repeated"
+
+
+def test_integers_and_few_entries_are_not_shared(shared: tuple[SharedReal, list[slice]]) -> None:
+    domain, seen = shared
+    many = np.arange(1 << 20)
+    assert identical(domain.add(many, domain.const(1)), Real().add(many, Real().const(1)))
+    assert identical(domain.div(many, np.asarray(3)), many // 3) and identical(
+        domain.sum(many, (-1,), True), many.sum(keepdims=True)
+    )
+    assert identical(domain.add(np.ones(9), np.ones(9)), 2 * np.ones(9)) and not seen
+
+
+def test_large_weights_are_widened_by_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run has the others' threads then, too; the weights are the same."""
+    monkeypatch.setattr(threads, "cores", lambda: 9)
+    parts: list[int] = []
+    plain = SideBySide.in_parts
+
+    def in_parts(self: SideBySide, compute: Callable[[slice], None], length: int, *, alone: bool = False) -> None:
+        plain(self, lambda part: (parts.append(part.start) if alone else None, compute(part))[1], length, alone=alone)
+
+    monkeypatch.setattr(SideBySide, "in_parts", in_parts)
+    model = parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float16[2,512] x) => (float16[2,256] y) { y = MatMul(x, w) }'
+    )
+    weight = np.random.default_rng(0).standard_normal((512, 256)).astype(np.float16)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    loaded = load(model)
+    feeds = [random_inputs(loaded, {}, seed) for seed in (1, 2)]
+    together, alone = reference_outputs(loaded, feeds), [reference_outputs(loaded, [feed])[0] for feed in feeds]
+    assert len(parts) == 6
+    for one, other, feed in zip(together, alone, feeds, strict=True):
+        assert one[0].dtype == np.float64
+        np.testing.assert_allclose(one[0], other[0], rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(one[0], feed["x"].astype(np.float64) @ weight.astype(np.float64), rtol=1e-13, atol=1e-13)
 
 
 def test_runs_that_have_no_core_to_spare_share_nothing() -> None:

@@ -97,7 +97,7 @@ def test_a_second_interruption_while_checking_writes_the_original(
     tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch, second: int
 ) -> None:
     where: dict[int, tuple[Any, str]] = {
-        1: (accept, "reference_run"),
+        1: (accept, "referred"),
         2: (accept.Acceptance, "open"),
         3: (accept.Acceptance, "judge_outputs"),
         4: (accept.Acceptance, "own_error"),

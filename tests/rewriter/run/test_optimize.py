@@ -130,13 +130,13 @@ def test_user_data_takes_part_in_acceptance(
     tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[np.ndarray] = []
-    original = accept.reference_run
+    original = accept.referred
 
     def spy(model: Any, feeds: Any, *rest: Any) -> Any:
         seen.extend(feed["x"] for feed in feeds)
         return original(model, feeds, *rest)
 
-    monkeypatch.setattr(accept, "reference_run", spy)
+    monkeypatch.setattr(accept, "referred", spy)
     data = {"x": np.ones((1, 4, 32), np.float32)}
     optimize(lora(tmp_path / "lora.onnx"), tmp_path / "o.onnx", provider="cpu", budget=20, data=[data])
     assert sum(np.array_equal(x, data["x"]) for x in seen) == 1 and len(seen) > 2

@@ -456,7 +456,7 @@ def test_a_verdict_that_does_not_hold_costs_no_second_reference(
     source: Path, tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
-    for owner, name in ((accept.Acceptance, "__init__"), (accept, "reference_run")):
+    for owner, name in ((accept.Acceptance, "__init__"), (accept, "referred")):
         real = getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *a, _real=real, _name=name, **k: made.append(_name) or _real(*a, **k))
 
@@ -468,7 +468,7 @@ def test_a_verdict_that_does_not_hold_costs_no_second_reference(
     monkeypatch.setattr(Judge, "judge_again", lambda self, *_: self._acceptance() and Judgement(message="not right any more"))
     outcome = run()
     assert outcome.improved and not outcome.cached_verdict
-    assert sorted(made) == ["__init__", "reference_run"]
+    assert sorted(made) == ["__init__", "referred"]
 
 
 def test_no_kernel_is_glanced_at_while_that_is_disturbed(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

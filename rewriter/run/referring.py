@@ -1,0 +1,79 @@
+"""The reference of a run, in a process of its own where it takes long: it takes no turns of the search's, nor the search of its.
+
+A thread that calls NumPy waits for its turn after each call, and whoever computes in Python waits for it as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+
+import numpy as np
+
+from mugraph.deadline import heed
+from mugraph.files import Scratch
+from mugraph.onnx import Model, Reading
+from mugraph.ops import get_operator
+from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.term import bind_attrs
+from rewriter.kernels.workers import Worker, WorkerDied
+from rewriter.reference import NoReference, NoRoom, References, bind_shape, reference_run
+from rewriter.reference.process import received, serve
+
+__all__ = ["LONG", "operations", "referred"]
+
+LONG = 2e10
+"""Arithmetic operations on all inputs together from which on a process pays: it starts in as long as one core takes for them."""
+
+_ASKING = 0.1
+"""Seconds after which who waits for the process asks whether somebody still wants its answer."""
+
+_KEPT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
+"""Memory that one tensor leaves is the next one's in the process. By itself glibc gives that of large ones back to the system at
+once, and has it filled with zeros page by page for the next: a third of the processor time for RoBERTa."""
+
+
+def referred(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wanted: Callable[[], bool] = lambda: True) -> References:
+    """As :func:`rewriter.reference.reference_run`, which also raises NoRoom where the process ends before it has answered."""
+    if operations(model, feeds) < LONG:
+        return reference_run(model, feeds, is_wanted)
+    with Scratch() as scratch:
+        path = scratch.path / "outputs"
+        with closing(Worker(serve, Reading.of(model), feeds, str(path), environment=_KEPT)) as worker:
+            while worker.is_awaited(_ASKING):
+                heed()
+                if not is_wanted():
+                    raise NoReference("nobody asks for the reference any more")
+            try:
+                answer = worker.answer()
+            except WorkerDied:
+                raise NoRoom("the process that made the reference in float64 was ended, for want of memory perhaps") from None
+        return received(answer, path)
+
+
+def operations(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:
+    """The arithmetic operations of a model on all inputs, as far as records and sizes tell; each body is counted once."""
+    return sum(itertools.starmap(_on_one, ((model, feed) for feed in feeds)))
+
+
+def _on_one(model: Model, feed: Mapping[str, np.ndarray]) -> int:
+    sizes: dict[str, Dim] = {}
+    for name, array in feed.items():
+        bind_shape(sizes, model.inputs.get(name), np.shape(array))
+    total = 0
+    for node in model.graph.nodes():
+        types = [[_at(model.graph.type(value), sizes) for value in values] for values in (node.inputs, node.values)]
+        inputs, outputs = ([type_ for type_ in each if type_ is not None] for each in types)
+        if node.is_opaque or len(inputs) + len(outputs) < len(node.inputs) + len(node.values):
+            continue
+        record = get_operator(node.op)
+        with suppress(Undecided, ShapeError):
+            total += record.flops({**record.defaults, **dict(bind_attrs(node.attrs, sizes))}, inputs, outputs)
+    return total
+
+
+def _at(type_: TensorType | None, sizes: Mapping[str, Dim]) -> TensorType | None:
+    """A type at some sizes; ``None`` where these do not tell its shape."""
+    shape = None if type_ is None else concrete([evaluate_dim(dim, sizes) for dim in type_.shape])
+    return None if type_ is None or shape is None else TensorType(type_.dtype, shape)

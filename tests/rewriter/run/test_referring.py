@@ -1,0 +1,184 @@
+"""The reference in a process of its own: the same as here, and no process is left whatever becomes of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+from mugraph.deadline import BudgetSpent, Deadline
+from mugraph.onnx import Model, ModelError, Reading, distrusting, load
+from rewriter import optimize
+from rewriter.kernels.workers import Worker
+from rewriter.reference import NoReference, NoRoom, bind_sizes, identical, random_inputs, reference_run
+from rewriter.run import accept, referring
+from rewriter.run.proposing import Proposer
+from rewriter.run.referring import operations, referred
+from tests.support.graphs import rule
+from tests.support.runs import block, ops
+from tests.support.work import checks_endlessly
+
+HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
+BRANCHES = f"""{HEAD}
+    g (float[N,4] x, bool c) => (float[N,4] y, int64[K] n, float[0,4] none) <int64[1] zero = {{0}}> {{
+        y = If(c) <then_branch = t () => (float[N,4] a) {{ a = Neg(x) }}, else_branch = e () => (float[N,4] b) {{ b = Exp(x) }}>
+        found = NonZero(x)
+        n = Reshape(found, one)
+        none = Slice(x, zero, zero, zero)
+    }}"""
+TEXTS = f"""{HEAD}
+    g (string[4,8] x) => (string[4,8] y, bool[4,8] e) <string[1] a = {{"yes"}}> {{ e = Equal(x, a) y = Where(e, x, a) }}"""
+SEQUENCE = f"""{HEAD} g (float[2] x, int64 i) => (float[2] y) {{ s = SequenceConstruct(x, x) y = SequenceAt(s, i) }}"""
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
+    """Every reference is made in a process of its own; the processes."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Noted(Worker):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            begun.append(self._process)
+
+    monkeypatch.setattr(referring, "LONG", 0)
+    monkeypatch.setattr(referring, "Worker", Noted)
+    return begun
+
+
+def _dies(connection: Connection, *_: object) -> None:
+    """In a process."""
+    os._exit(9)
+
+
+def _feeds(model: Model) -> list[dict[str, np.ndarray]]:
+    return [random_inputs(model, bind_sizes(model, {})[0], seed) for seed in (1, 2, 3)]
+
+
+def _text(text: str) -> Model:
+    proto = parse_model(text)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([-1]), "one"))
+    return load(proto)
+
+
+@pytest.mark.parametrize("which", ["file", "data file", "branches", "texts"])
+def test_it_is_the_same_bit_for_bit(tmp_path: Path, always: list[subprocess.Popen[bytes]], which: str) -> None:
+    if "file" in which:
+        path = block(tmp_path / "block.onnx")
+        if which == "data file":
+            onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights", size_threshold=0)
+        model = load(path)
+    else:
+        model = _text(BRANCHES if which == "branches" else TEXTS)
+    feeds = _feeds(model)
+    here, there = reference_run(model, feeds), referred(model, feeds)
+    assert len(always) == 1 and always[0].poll() is not None, "a process made it and has ended"
+    assert all(map(identical, here.outputs, there.outputs)) and len(there.outputs) == len(feeds)
+    assert (here.entered, here.sizes) == (there.entered, there.sizes)
+    assert which != "branches" or (here.entered and here.sizes)
+
+
+def test_what_is_distrusted_here_is_distrusted_there(always: list[subprocess.Popen[bytes]]) -> None:
+    text = f"{HEAD} g (float[2,3] x) => (float[M,5] y) {{ [made] v = Hardmax(x) y = Neg(v) }}"
+    model = _text(text)
+    model = distrusting(model, ["y"])
+    assert Reading.of(model).again().distrusted == {"y"}
+    assert identical(referred(model, _feeds(model)).outputs, reference_run(model, _feeds(model)).outputs)
+
+
+def test_what_has_no_reference_says_why(tmp_path: Path, always: list[subprocess.Popen[bytes]]) -> None:
+    model = _text(SEQUENCE)
+    with pytest.raises(NoReference, match=r"'s'.*no tensor"):
+        referred(model, [{"x": np.ones(2, np.float32), "i": np.array(0)}])
+    block(tmp_path / "block.onnx")
+    model = load(tmp_path / "block.onnx")
+    feeds = _feeds(model)
+    os.utime(tmp_path / "block.onnx", (1, 1))
+    with pytest.raises(ModelError, match="has changed since the model was read"):
+        referred(model, feeds)
+    with pytest.raises(RuntimeError, match=r"KeyError: 'x'"):
+        referred(_text(TEXTS), [{}])
+    assert len(always) == 3 and all(process.poll() is not None for process in always)
+
+
+def test_a_process_that_dies_leaves_no_reference(monkeypatch: pytest.MonkeyPatch, always: list[subprocess.Popen[bytes]]) -> None:
+    monkeypatch.setattr(referring, "serve", _dies)
+    with pytest.raises(NoRoom, match="was ended, for want of memory perhaps"):
+        referred(_text(TEXTS), _feeds(_text(TEXTS)))
+
+
+def test_a_reference_that_nobody_wants_any_more_keeps_no_process(
+    monkeypatch: pytest.MonkeyPatch, always: list[subprocess.Popen[bytes]]
+) -> None:
+    monkeypatch.setattr(referring, "serve", checks_endlessly)
+    model, given_up, ends = _text(TEXTS), threading.Event(), Deadline()
+    timer = threading.Timer(0.3, given_up.set)
+    timer.start()
+    with pytest.raises(NoReference, match="nobody asks"):
+        referred(model, _feeds(model), lambda: not given_up.is_set())
+    ends.end_in(0.3)
+    with ends.heeded(), pytest.raises(BudgetSpent):
+        referred(model, _feeds(model))
+    assert len(always) == 2 and all(process.poll() is not None for process in always)
+
+
+def test_an_interrupted_run_keeps_no_process(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, always: list[subprocess.Popen[bytes]]
+) -> None:
+    monkeypatch.setattr(referring, "serve", checks_endlessly)
+
+    def interrupted(_: object) -> None:
+        until = time.monotonic() + 60
+        while not always and time.monotonic() < until:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Proposer, "propose", interrupted)
+    block(tmp_path / "m.onnx")
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", rules=[], budget=60)
+    assert "interrupted" in outcome.message and always and all(process.poll() is not None for process in always)
+
+
+def test_what_is_done_in_no_time_is_done_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(referring, "Worker", lambda *_, **__: pytest.fail("a process was started"))
+    model = load(block(tmp_path / "block.onnx"))
+    assert len(referred(model, _feeds(model)).outputs) == 3
+
+
+def test_operations_are_those_of_products_at_the_sizes_that_are_fed() -> None:
+    text = f"{HEAD} g (float[N,64] x, float[64,32] w) => (float[N,32] y) {{ p = MatMul(x, w) y = Neg(p) }}"
+    model = _text(text)
+    feeds = [{"x": np.ones((n, 64), np.float32), "w": np.ones((64, 32), np.float32)} for n in (1, 100)]
+    assert operations(model, feeds) == 101 * (2 * 64 * 32 + 32)
+    assert operations(_text(SEQUENCE), [{"x": np.ones(2, np.float32), "i": np.array(0)}]) == 0
+
+
+def test_a_run_whose_reference_a_process_makes_goes_on_as_ever(
+    tmp_path: Path, own_cache: Path, always: list[subprocess.Popen[bytes]]
+) -> None:
+    text = f"{HEAD} g (float[64,64] x) => (float[64,64] y) {{ a = Neg(x) b = Neg(a) y = Tanh(b) }}"
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    for name in ("right", "wrong"):
+        rules = [rule("Neg(Neg(X))" if name == "right" else "Tanh(X)", "X", "X:[m,n]")]
+        outcome = optimize(tmp_path / "m.onnx", tmp_path / f"{name}.onnx", provider="cpu", deterministic=True, rules=rules)
+        assert outcome.improved == (name == "right") and bool(outcome.dropped) == (name == "wrong")
+    assert ops(tmp_path / "right.onnx") == ["Tanh"]
+    assert len(always) == 2 and all(process.poll() is not None for process in always)
+
+
+def test_it_is_asked_for_by_whoever_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the inputs of the comparison and the first of each list of probes."""
+    asked: list[int] = []
+    monkeypatch.setattr(accept, "referred", lambda model, feeds, is_wanted: asked.append(len(feeds)))
+    model = load(block(tmp_path / "block.onnx"))
+    accept.first_reference(model, _feeds(model), [], lambda: True)
+    assert asked == [3]
