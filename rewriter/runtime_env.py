@@ -233,11 +233,20 @@ class _Opening:
 
 
 def new_session(
-    model: bytes | str | Path, provider: str = "cpu", *, spinning: bool = True, optimize: bool = True, threads: int | None = None
+    model: bytes | str | Path,
+    provider: str = "cpu",
+    *,
+    spinning: bool = True,
+    optimize: bool = True,
+    threads: int | None = None,
+    optimized: Path | None = None,
 ) -> Session:
     """An inference session. ``spinning=False`` is for sessions timed side by side (they disturb each other otherwise).
 
     Custom kernels for the provider run where the library for them was built, else their bodies.
+
+    Args:
+        optimized: a file to which onnxruntime writes the model as its optimisers made it.
 
     Raises:
         RuntimeFailure: onnxruntime refuses the model.
@@ -251,6 +260,8 @@ def new_session(
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
     return Session(bare_session(str(model) if isinstance(model, Path) else model, options, names, provider), provider)
 

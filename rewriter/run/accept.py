@@ -15,7 +15,7 @@ import numpy as np
 
 from mugraph.deadline import BudgetSpent
 from mugraph.graph import Graph, Node
-from mugraph.onnx import Model
+from mugraph.onnx import Model, load
 from mugraph.ops.support import providers_of
 from mugraph.terms.shape import DataType
 from rewriter.cost.cuda import Replay, replayed
@@ -33,6 +33,7 @@ from rewriter.reference import (
 from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import InputProbe
 from rewriter.run.referring import referred
+from rewriter.run.runtime_fusions import fused_otherwise, is_in_doubt
 from rewriter.runtime_env import RuntimeFailure, new_session
 
 __all__ = [
@@ -552,6 +553,15 @@ class Acceptance:
             return None
         error = max(compare(a, w).relative_l2 for a, w in zip(actual, self._decided, strict=True))
         return error if error > _DECIDED else None
+
+    def fuses_otherwise(self, graph: Graph, path: Path) -> str:
+        """What onnxruntime's optimisers make of a candidate's file that they do not make of the original and that is another
+        function, whatever the inputs that are compared show; empty where they make none.
+
+        Raises:
+            RuntimeFailure: onnxruntime does not tell.
+        """
+        return fused_otherwise(self.model, load(path), self.provider) if is_in_doubt(self.model, graph) else ""
 
     def pair(self, session: Any, seconds: float) -> Timing:
         """A first impression of a candidate's speed: alternating with the original, spinning off."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.terms.shape import Undecided
-from rewriter.reference import Error, worst
+from rewriter.reference import Error, Evaluated, worst
 from rewriter.run.accept import UNTIMED, Acceptance, Speed, first_failing
 from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal
@@ -145,12 +145,16 @@ class Checker:
             opening = time.perf_counter() - since
             errors, right = acceptance.judge_outputs(session)
             error = worst(errors)
+            fused = "" if isinstance(session, Evaluated) else acceptance.fuses_otherwise(candidate.graph, path)
         except RuntimeFailure as problem:  # the guilty rule is found by bisection and named
             path.unlink()
             return f"the rewritten model does not run ({problem})"
         if not right:
             path.unlink()
             return f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
+        if fused:
+            path.unlink()
+            return fused
         if not _approximates(candidate) and (off := acceptance.decides_otherwise(candidate.graph)) is not None:
             path.unlink()
             return f"it quantises otherwise: relative error {off:.1e} where no rounding error decides"

@@ -21,6 +21,7 @@ from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs,
 from rewriter.run.background import Presumption
 from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import probes
+from rewriter.run.runtime_fusions import fused_otherwise, is_in_doubt
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
@@ -71,7 +72,10 @@ def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, 
         (place := folder / depth.name.lower()).mkdir(parents=True)
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         sizes = _sizes(task, cleaned.model)
-        yield replace(task, model=cleaned.model, cleaned=cleaned, written=path, sizes=sizes), partial(_compare, task, path, until)
+        yield (
+            replace(task, model=cleaned.model, cleaned=cleaned, written=path, sizes=sizes),
+            partial(_compare, task, cleaned.model, path, until),
+        )
 
 
 def with_true_claims(task: Task) -> Task:
@@ -116,8 +120,8 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     return sizes
 
 
-def _compare(task: Task, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
-    """Runs a model and a file. Raises Unclean where their outputs are not known to be the same."""
+def _compare(task: Task, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
+    """Runs a model and the file of a clean one. Raises Unclean where their outputs are not known to be the same."""
     compared = False
     try:
         with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
@@ -134,6 +138,8 @@ def _compare(task: Task, cleaned: Path, until: float, is_wanted: Callable[[], bo
                 compared |= bool(same)
                 if compared and time.monotonic() > until:
                     break
+        if is_in_doubt(model, model.graph) and (fused := fused_otherwise(task.model, model, "cpu")):
+            raise Unclean(fused)
     except RuntimeFailure as problem:
         raise Unclean(f"onnxruntime refuses it ({problem})") from None
     if not compared:

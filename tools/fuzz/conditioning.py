@@ -8,6 +8,8 @@ Where runs differ, the original decides nothing but to within that difference.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +20,12 @@ from onnx import numpy_helper
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import ModelError, load
-from mugraph.onnx.scopes import captured, executed_nodes
+from mugraph.onnx.scopes import captured, executed_nodes, nested_nodes
 from mugraph.ops import Entrywise, Reduction, traits_of
 from rewriter.reference.comparison import is_float
 from tools.fuzz.running import CannotRun, Outputs, run, session
 
-__all__ = ["rounding_errors", "within_rounding"]
+__all__ = ["TakesTooLong", "processor_seconds", "rounding_errors", "within_rounding"]
 
 _RUNS = 8
 """Runs that are compared with the original: of two ways to round, one that differs is missed by one set of runs in 2⁸."""
@@ -36,19 +38,35 @@ _Runs = list[Any]
 """A value in each run."""
 
 
-def rounding_errors(model: bytes, feed: Mapping[str, Any], original: Outputs) -> list[np.ndarray | None] | None:
+class TakesTooLong(Exception):
+    """What roundings move was not measured to the end."""
+
+
+def processor_seconds() -> float:
+    """Seconds of processor time of this process and of those that it started and that have ended."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def rounding_errors(
+    model: bytes, feed: Mapping[str, Any], original: Outputs, end: float = math.inf
+) -> list[np.ndarray | None] | None:
     """For each output, how far its entries are from the original's in some run, at most; infinite where one is no number.
 
     Args:
         feed: the inputs.
         original: what the model gives on them.
+        end: the instant of :func:`processor_seconds` after which no further node is run.
 
     Returns:
         An array of the output's shape each, ``None`` for what is no array of numbers; ``None`` alone where nodes do not run one
         by one, or give values of other shapes once they are rounded otherwise.
+
+    Raises:
+        TakesTooLong: not all nodes were run by then.
     """
     try:
-        outputs = _rounded_runs(onnx.ModelProto.FromString(model), feed)
+        outputs = _rounded_runs(onnx.ModelProto.FromString(model), feed, end)
     except (CannotRun, ModelError):
         return None
     return [_greatest(one, runs) for one, runs in zip(original, outputs, strict=True)]
@@ -61,12 +79,14 @@ def within_rounding(actual: Any, original: Any, errors: np.ndarray | None) -> An
     return np.where(_distance(actual, original) <= _MARGIN * errors, original, actual)
 
 
-def _rounded_runs(model: onnx.ModelProto, feed: Mapping[str, Any]) -> list[_Runs]:
-    """The outputs in each run. Raises CannotRun, ModelError."""
+def _rounded_runs(model: onnx.ModelProto, feed: Mapping[str, Any], end: float) -> list[_Runs]:
+    """The outputs in each run. Raises CannotRun, ModelError, TakesTooLong."""
     generator = np.random.default_rng(0)
     stored = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name not in feed}
     values: dict[str, _Runs] = {name: [value] * _RUNS for name, value in feed.items()}
     for position in sorted(executed_nodes(model.graph)):
+        if processor_seconds() > end:
+            raise TakesTooLong
         node = model.graph.node[position]
         names = [name for name in dict.fromkeys([*node.input, *captured(node)]) if name]
         computed = [name for name in names if name in values]
@@ -89,12 +109,19 @@ def _rounded_runs(model: onnx.ModelProto, feed: Mapping[str, Any]) -> list[_Runs
 def _alone(
     model: onnx.ModelProto, node: onnx.NodeProto, operands: Mapping[str, Any], stored: Sequence[onnx.TensorProto]
 ) -> onnx.ModelProto:
-    """A model of one node, whose outputs have no types. Raises CannotRun where an operand is no tensor."""
+    """A model of one node, whose outputs have no types. Raises CannotRun where an operand is no tensor.
+
+    It has the functions of the whole model only if the node, or one in its bodies, calls one: sizes in functions may have to be
+    inferred in a process of its own.
+    """
     inputs = [_declared(name, value) for name, value in operands.items()]
     results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
     graph = onnx.helper.make_graph([node], "one", inputs, results, stored)
-    imports = {"opset_imports": model.opset_import, "functions": model.functions, "ir_version": model.ir_version}
-    return onnx.helper.make_model(graph, **imports)
+    alone = onnx.helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    own = {(function.domain, function.name) for function in model.functions}
+    if any((called.domain, called.op_type) in own for called in nested_nodes(alone)):
+        alone.functions.extend(model.functions)
+    return alone
 
 
 def _declared(name: str, value: Any) -> onnx.ValueInfoProto:

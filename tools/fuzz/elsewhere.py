@@ -189,5 +189,4 @@ class _Judge:
                 originals = [outputs[position] for outputs in bases]
                 if not yardstick.accepts(one, *originals):
                     told = f"on {kind} inputs: output {position}, {far(one, originals[0])}"
-                    explained = self.originals.rounding_explains(kind, position, one, *originals)
-                    yield Fate.ILL_CONDITIONED if explained else Fate.WRONG, f"{kind} {position}", told
+                    yield self.originals.fate_by_rounding(kind, position, one, *originals), f"{kind} {position}", told

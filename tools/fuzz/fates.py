@@ -27,6 +27,9 @@ class Fate(StrEnum):
     """onnxruntime computes one thing with its optimisers and another without them, or ends the process: no oracle."""
     ILL_CONDITIONED = "ill-conditioned"
     """Written in another form, and on some inputs as far from the original as roundings move that: no oracle for these."""
+    UNMEASURED = "unmeasured"
+    """Written in another form, and on some inputs further from the original than is right by itself; what roundings move of that
+    takes too long to measure. Nobody knows."""
     DOUBTED = "doubted"
     """A rule fired that numeric acceptance then took back."""
     WRONG = "wrong"
@@ -46,7 +49,7 @@ class Fate(StrEnum):
     @property
     def is_finding(self) -> bool:
         """Whether somebody should look at it."""
-        return self.is_failure or self in (Fate.RUNTIME, Fate.ILL_CONDITIONED, Fate.DOUBTED)
+        return self.is_failure or self in (Fate.RUNTIME, Fate.ILL_CONDITIONED, Fate.UNMEASURED, Fate.DOUBTED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,10 @@ class Interpreted:
             for position, (one, by) in enumerate(zip(_as_typed(made, wanted), wanted, strict=True)):
                 if not bodies.yardstick(kind, position).accepts(one, by):
                     told = f"kernel {node.kernel.label} interpreted on {kind} inputs: output {position}, {far(one, by)}"
-                    if not bodies.rounding_explains(kind, position, one, by):
-                        return Fate.WRONG, told
-                    own = own or (Fate.ILL_CONDITIONED, told)
+                    fate = bodies.fate_by_rounding(kind, position, one, by)
+                    if fate is not Fate.ILL_CONDITIONED:
+                        return fate, told
+                    own = own or (fate, told)
         return own
 
     def _run(self, kernel: Kernel, schedules: Sequence[Any], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ from rewriter.reference import Error, compare, identical, is_quantized, referenc
 from rewriter.run.faults import USER_ERRORS
 from rewriter.run.outcome import Outcome
 from rewriter.search.ranges import Assumption
-from tools.fuzz.conditioning import rounding_errors, within_rounding
+from tools.fuzz.conditioning import TakesTooLong, processor_seconds, rounding_errors, within_rounding
 from tools.fuzz.fates import CaseReport, Fate, origin_of
 from tools.fuzz.running import CannotRun, Outputs, drawn, run, session, tolerance
 
@@ -62,6 +62,8 @@ _STEP = 0.1
 """Relative error of a quantised model's output that a few numbers explain that were rounded to the next step."""
 _OTHER_SLACK = 4.0
 """The same for all others: acceptance compared the two models on inputs that are not these."""
+_MEASURING = 5.0
+"""Processor seconds for what roundings move on all inputs of a case; of most models it takes less than one."""
 
 
 def bit_for_bit(original: bytes, feeds: Sequence[Feeds], folder: Path, **options: Any) -> CaseReport:
@@ -215,9 +217,10 @@ def _compared(originals: Originals, written: bytes) -> Verdict | None:
             excused = disagree and yardstick.accepts(_output_without_optimisers(written, feed, position), a)
             if not yardstick.accepts(one, a, b) and not excused:
                 told = f"on {kind} inputs: output {position}, {far(one, a)}"
-                if not originals.rounding_explains(kind, position, one, a, b):
-                    return Fate.WRONG, told
-                own = own or (Fate.ILL_CONDITIONED, told)
+                fate = originals.fate_by_rounding(kind, position, one, a, b)
+                if fate is not Fate.ILL_CONDITIONED:
+                    return fate, told
+                own = own or (fate, told)
             if own is None and disagree:
                 own = Fate.RUNTIME, f"its optimisers change the original on {kind} inputs: output {position}, {far(b, a)}"
     return own
@@ -250,18 +253,31 @@ class Originals:
         """How far roundings move outputs, for the kinds of inputs for which that was asked."""
         return {}
 
+    @cached_property
+    def _end(self) -> float:
+        """The instant of :func:`processor_seconds` at which measuring that ends, for all kinds together."""
+        return processor_seconds() + _MEASURING
+
     def yardstick(self, kind: str, position: int) -> Yardstick:
         """For an output on a kind of inputs."""
         reference = self._references[kind][position] if kind in self._references else None
         return Yardstick(reference, _SLACK.get(kind, _OTHER_SLACK), self._quantizes)
 
-    def rounding_explains(self, kind: str, position: int, actual: Any, *originals: Any) -> bool:
-        """Whether a value of an output is as good as one of the original's but for entries that roundings move so far."""
+    def fate_by_rounding(self, kind: str, position: int, actual: Any, *originals: Any) -> Fate:
+        """What is told of a value of an output that is not as good as one of the original's.
+
+        Ill-conditioned where it is but for entries that roundings move so far, wrong where it is not, and unmeasured where how
+        far they move was not measured to the end.
+        """
         feed, without = self.plain[kind]
         if kind not in self._errors:
-            self._errors[kind] = rounding_errors(self.model, feed, without) or [None] * len(without)
+            try:
+                self._errors[kind] = rounding_errors(self.model, feed, without, self._end) or [None] * len(without)
+            except TakesTooLong:
+                return Fate.UNMEASURED
         errors, yardstick = self._errors[kind][position], self.yardstick(kind, position)
-        return any(yardstick.accepts(within_rounding(actual, by, errors), by) for by in originals)
+        explained = any(yardstick.accepts(within_rounding(actual, by, errors), by) for by in originals)
+        return Fate.ILL_CONDITIONED if explained else Fate.WRONG
 
 
 Elsewhere = Callable[[Originals, bytes], tuple[Verdict | None, Counter[str]]]

@@ -88,7 +88,7 @@ PHI_CONFIG = {  # Phi-1.5, with fewer layers and words: attention and MLP side b
     "num_attention_heads": 32,
     "vocab_size": 1000,
 }
-OLMO2_CONFIG = {  # OLMo-2 1B, with fewer layers and words: queries and keys normalised as whole rows, norms behind attention and MLP
+OLMO2_CONFIG = {  # OLMo-2 1B, fewer layers and words: queries and keys normalised as whole rows, norms behind attention and MLP
     "num_hidden_layers": 4,
     "hidden_size": 2048,
     "intermediate_size": 8192,

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from onnx.parser import parse_model
 
-from tools.fuzz.conditioning import rounding_errors, within_rounding
+from mugraph.onnx import load
+from tools.fuzz import conditioning, oracle
+from tools.fuzz.conditioning import TakesTooLong, processor_seconds, rounding_errors, within_rounding
 from tools.fuzz.fates import Fate
 from tools.fuzz.oracle import compare_models
 from tools.fuzz.running import run
@@ -96,3 +98,28 @@ def test_a_model_with_values_that_are_no_tensors_is_not_rounded() -> None:
     body = "s = SequenceConstruct(x, x) n = SequenceLength(s) f = CastLike(n, x) y = Add(x, f)"
     content, x = model(body), np.ones((2, 3), np.float32)
     assert rounding_errors(content, {"x": x}, run(content, {"x": x})) is None
+
+
+def test_what_takes_too_long_to_measure_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no hang of the optimiser, and nothing to be silent about; what is right by itself needs no measuring."""
+    with pytest.raises(TakesTooLong):
+        rounding_errors(COSINE, {"x": TINY}, run(COSINE, {"x": TINY}), processor_seconds() - 1)
+    monkeypatch.setattr(oracle, "_MEASURING", -1.0)
+    for written in (REGROUPED, FALSE):
+        fate = compare_models(COSINE, written, {"x": TINY}).fate
+        assert fate is Fate.UNMEASURED and fate.is_finding and not fate.is_failure
+    assert compare_models(COSINE, REGROUPED, {"x": np.abs(TINY) + 1}).fate is Fate.REWRITTEN
+
+
+def test_a_node_is_measured_without_functions_that_it_does_not_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a function holds sizes of unknown length, types are inferred in a process of its own: once a node was too often."""
+    content = parse_model("""
+        <ir_version: 10, opset_import: ["" : 20, "own" : 1]>
+        g (float[2,3] x) => (float[2,3] y) { a = Div(x, x) b = own.plus(a, x) c = Abs(b) y = Sqrt(c) }
+        <domain: "own", opset_import: ["" : 20]>
+        plus (p, q) => (r) { r = Add(p, q) }""").SerializeToString()
+    loaded = []
+    monkeypatch.setattr(conditioning, "load", lambda proto: loaded.append(proto) or load(proto))
+    assert errors(content, TINY).max() < 1e-5
+    called = {proto.graph.node[0].op_type: [function.name for function in proto.functions] for proto in loaded}
+    assert called == {"Div": [], "plus": ["plus"], "Abs": [], "Sqrt": []}

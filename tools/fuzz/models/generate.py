@@ -52,8 +52,8 @@ class RandomModel:
     Attributes:
         proto: the model.
         feeds: by what they are: ``measured`` of the sizes it was made with, ``other`` of other sizes, ``extreme`` of finite
-            extremes, ``overflowing`` of extremes of which something overflows, ``infinite`` with what is no number, ``unfitting``
-            of sizes at which the registry finds fewer operators well-typed.
+            extremes, ``small`` of those of the first made small, ``overflowing`` of extremes of which something overflows,
+            ``infinite`` with what is no number, ``unfitting`` of sizes at which the registry finds fewer operators well-typed.
         options: of the optimiser.
     """
 
@@ -213,6 +213,7 @@ def _feeds(
     for kind, entries in (("extreme", greatest), ("large", _LARGE)):
         feed = _drawn(draft, base, entries)
         feeds[OVERFLOWING if _overflows(model, feed) else kind] = feed
+    feeds["small"] = {name: _diminished(array) for name, array in feeds["measured"].items()}
     if infinite or draft.chance(0.2):
         feeds[INFINITE] = _drawn(draft, base, _INFINITE)
     operators = {node.op_type for node in model.graph.node}
@@ -232,6 +233,11 @@ def _feeds(
     typed = _typed_by_the_registry(_at_sizes(model, feeds["measured"]))
     run_on = {kind: feed for kind, feed in feeds.items() if _runs(running, _at_sizes(model, feed), feed, typed)}
     return {kind if _is_typed(_at_sizes(model, feed), typed) else UNFITTING: feed for kind, feed in run_on.items()}
+
+
+def _diminished(array: np.ndarray) -> np.ndarray:
+    """Floats a thousandth as large, so that a constant that is added to their squares counts; others as they are."""
+    return (array.astype(np.float64) * 1e-3).astype(array.dtype) if is_float(array) else array
 
 
 def _overflows(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
