@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import onnx
 from onnx import ModelProto, NodeProto
 
+from mugraph.domains.base import FLOATS
 from mugraph.files import Scratch
-from mugraph.graph import Graph, Node
+from mugraph.graph import Definition, Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.scopes import graphs_within, nested_tensors
 from mugraph.onnx.weights import is_stored, tensor_type
@@ -166,24 +167,35 @@ def _nearest(model: Model, value: int | None, operands: Iterable[int | None]) ->
 
 def _root(model: Model, graph: Graph, node: Node) -> _Root | None:
     """What a node is the root of; ``None`` where that is no sum of a mean and something else."""
-    total = graph.definition(node.inputs[0]) if _operator(model, node) == "Sqrt" else None
-    if total is None or _operator(model, total[0]) != "Add":
-        return None
-    for place, operand in enumerate(total[0].inputs):
-        mean = graph.definition(operand)
-        if mean is not None and _operator(model, mean[0]) == "ReduceMean":
-            epsilon = total[0].inputs[1 - place]
-            known = model.tables.small_constant(epsilon, 1)
-            number = None if known is None or known.size != 1 else float(known.reshape(()))
-            type_, axes = graph.type(mean[0].inputs[0]), dict(mean[0].attrs).get("axes")
+    total = _operands(model, (node, 0), "Sqrt")
+    terms = _operands(model, graph.definition(total[0]), "Add") if total else ()
+    for place, term in enumerate(terms):
+        mean = graph.definition(term)
+        averaged = _operands(model, mean, "ReduceMean")
+        if mean is not None and averaged:
+            others = [other for other in terms if other != term]
+            epsilon = _number(model, others[0]) if len(others) == 1 else None
+            type_, axes = graph.type(averaged[0]), dict(mean[0].attrs).get("axes")
             rows = None if type_ is None or axes is None else [type_.shape[axis] for axis in axes]
-            return _Root(type_, rows, number, place == 0)
+            return _Root(type_, rows, epsilon, place == 0)
     return None
+
+
+def _number(model: Model, value: int) -> float | None:
+    """The one entry of a constant of floats; ``None`` of anything else."""
+    type_ = model.tables.types[value]
+    known = model.tables.small_constant(value, 1) if type_ is not None and type_.dtype in FLOATS else None
+    return float(known.reshape(())) if known is not None and known.size == 1 else None
+
+
+def _operands(model: Model, definition: Definition | None, operator: str) -> tuple[int, ...]:
+    """The operands of what defines a value, if that is an operator of this name."""
+    return () if definition is None or _operator(model, definition[0]) != operator else definition[0].inputs
 
 
 def _operator(model: Model, node: Node) -> str:
     """The name of a node's operator, also where it was not understood."""
-    return node.op if node.origin is None else model.origins[node.origin].op_type
+    return model.origins[node.origin].op_type if node.is_opaque and node.origin is not None else node.op
 
 
 def _are_positive(sizes: Sequence[Dim] | None, least: int = 1) -> bool:

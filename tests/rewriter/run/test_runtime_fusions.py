@@ -99,6 +99,17 @@ def test_a_fusion_that_is_not_the_same_is_told_where_it_was_not_made_before(opti
     assert not fused_otherwise(quotient, product, "cpu")
 
 
+def test_operators_of_others_with_these_names_are_no_fault() -> None:
+    """A Sqrt without operands, an Add of one or of a text, and a sum of one mean twice: nothing is known of their epsilons."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "foreign" : 1]>
+        g (float[2,6] x) => (float[2,1] y, float z, float[2,1] u, float[2,1] t) <string e = {"few"}> {
+            v = ReduceMean<axes = [-1], keepdims = 1>(x) a = foreign.Add(v) y = Sqrt(a) z = foreign.Sqrt()
+            b = Add(v, v) u = Sqrt(b) c = foreign.Add(v, e) t = Sqrt(c)
+        }"""
+    model = loaded(text)
+    assert is_in_doubt(model, model.graph)
+
+
 def optimised(text: str, folder: Path, **options: Any) -> tuple[bytes, list[str]]:
     """What is written for a model, and what was dropped on the way."""
     source, target = folder / "m.onnx", folder / "out.onnx"
