@@ -31,7 +31,7 @@ _ASKING = 0.1
 
 _KEPT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 """Memory that one tensor leaves is the next one's in the process. By itself glibc gives that of large ones back to the system at
-once, and has it filled with zeros page by page for the next: a third of the processor time for RoBERTa."""
+once, and has it filled with zeros page by page for the next: more than a quarter of the processor time for RoBERTa."""
 
 
 def referred(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wanted: Callable[[], bool] = lambda: True) -> References:
