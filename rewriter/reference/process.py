@@ -56,7 +56,8 @@ def _written(references: References, path: Path) -> Answer:
         with path.open("wb") as file:
             return told, [file.write(buffer.raw()) for buffer in buffers]
     except OSError as problem:
-        raise NoRoom(f"the outputs of the reference cannot be written to {path.parent} ({problem.strerror})") from None
+        reason = f"the outputs of the reference cannot be written to {path.parent} ({problem.strerror})"
+        raise NoRoom(f"{reason}; set TMPDIR to a folder with more room") from None
 
 
 def received(answer: Answer, path: Path) -> References:
