@@ -12,7 +12,7 @@ import numpy as np
 
 from mugraph.deadline import heed
 from mugraph.files import Scratch
-from mugraph.onnx import Model, Reading
+from mugraph.onnx import Model, ReadFrom
 from mugraph.ops import get_operator
 from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import attr_symbols, bind_attrs
@@ -40,7 +40,7 @@ def referred(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wanted:
     with Scratch() as scratch:
         path = scratch.path / "outputs"
         try:
-            worker = Worker(serve, Reading.of(model), feeds, str(path), environment=_KEPT)
+            worker = Worker(serve, ReadFrom.of(model), feeds, str(path), environment=_KEPT)
         except OSError as problem:
             raise NoRoom(f"no process can be started for the reference in float64 ({problem.strerror})") from None
         with closing(worker):

@@ -17,7 +17,7 @@ import pytest
 from onnx.parser import parse_model
 
 from mugraph.deadline import BudgetSpent, Deadline
-from mugraph.onnx import Model, ModelError, Reading, distrusting, load
+from mugraph.onnx import Model, ModelError, ReadFrom, distrusting, load
 from rewriter import optimize
 from rewriter.kernels.workers import Worker
 from rewriter.reference import NoReference, NoRoom, bind_sizes, identical, process, random_inputs, reference_run
@@ -92,7 +92,7 @@ def test_what_is_distrusted_here_is_distrusted_there(always: list[subprocess.Pop
     text = f"{HEAD} g (float[2,3] x) => (float[M,5] y) {{ [made] v = Hardmax(x) y = Neg(v) }}"
     model = _text(text)
     model = distrusting(model, ["y"])
-    assert Reading.of(model).again().distrusted == {"y"}
+    assert ReadFrom.of(model).again().distrusted == {"y"}
     assert identical(referred(model, _feeds(model)).outputs, reference_run(model, _feeds(model)).outputs)
 
 
