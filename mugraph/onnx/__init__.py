@@ -7,7 +7,7 @@ Weights stay in their files until they are needed: :mod:`mugraph.onnx.weights`.
 from mugraph.onnx.claims import claimed
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import NEWEST_OPSET, OLDEST_OPSET
-from mugraph.onnx.read import Reading, distrusting, load
+from mugraph.onnx.read import ReadFrom, distrusting, load
 from mugraph.onnx.scopes import node_count
 from mugraph.onnx.symbols import dimension_in_words
 from mugraph.onnx.weights import ModelError
@@ -18,7 +18,7 @@ __all__ = [
     "OLDEST_OPSET",
     "Model",
     "ModelError",
-    "Reading",
+    "ReadFrom",
     "Saved",
     "check_output",
     "claimed",

@@ -36,7 +36,7 @@ from mugraph.ops import NotUnderstood
 from mugraph.ops.support import RECURRENT
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, Unequal, concrete, same_shape
 
-__all__ = ["Reading", "distrusting", "load", "reread"]
+__all__ = ["ReadFrom", "distrusting", "load", "reread"]
 
 _EXPANDED_LIMIT = 1 << 20
 """Nodes of a main graph with all calls of functions written out, as runtimes and shape inference do."""
@@ -75,7 +75,7 @@ def distrusting(model: Model, names: Iterable[str]) -> Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadFrom:
     """What a model was read from, for another process: read there again its values and bodies have the same numbers and names.
 
     Attributes:
@@ -91,7 +91,7 @@ class Reading:
     distrusted: frozenset[str]
 
     @classmethod
-    def of(cls, model: Model) -> Reading:
+    def of(cls, model: Model) -> ReadFrom:
         """What a model was read from."""
         weights = model.weights
         return cls(weights.path, weights.memory, dict(weights.files), model.proto.SerializeToString(), model.distrusted)

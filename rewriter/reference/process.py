@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mugraph.onnx import ModelError, Reading
+from mugraph.onnx import ModelError, ReadFrom
 from rewriter.reference.evaluation import References, reference_run
 from rewriter.reference.nodes import NoReference, NoRoom
 
@@ -28,7 +28,7 @@ _KINDS = (NoRoom, NoReference, ModelError)
 """What has another meaning to who waits than a mistake of ours; the first that fits."""
 
 
-def serve(connection: Connection, reading: Reading, feeds: Sequence[Mapping[str, np.ndarray]], path: str) -> None:
+def serve(connection: Connection, reading: ReadFrom, feeds: Sequence[Mapping[str, np.ndarray]], path: str) -> None:
     """Makes the references of a model, writes their outputs to a file and answers.
 
     Args:
@@ -40,7 +40,7 @@ def serve(connection: Connection, reading: Reading, feeds: Sequence[Mapping[str,
     connection.send(_answer(reading, feeds, Path(path)))
 
 
-def _answer(reading: Reading, feeds: Sequence[Mapping[str, np.ndarray]], path: Path) -> Answer:
+def _answer(reading: ReadFrom, feeds: Sequence[Mapping[str, np.ndarray]], path: Path) -> Answer:
     try:
         return _written(reference_run(reading.again(), feeds), path)
     except Exception as problem:  # whoever waits raises it
@@ -56,7 +56,8 @@ def _written(references: References, path: Path) -> Answer:
         with path.open("wb") as file:
             return told, [file.write(buffer.raw()) for buffer in buffers]
     except OSError as problem:
-        raise NoRoom(f"the outputs of the reference cannot be written to {path.parent} ({problem.strerror})") from None
+        reason = f"the outputs of the reference cannot be written to {path.parent} ({problem.strerror})"
+        raise NoRoom(f"{reason}; set TMPDIR to a folder with more room") from None
 
 
 def received(answer: Answer, path: Path) -> References:

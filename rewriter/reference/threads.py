@@ -148,7 +148,7 @@ class SharedReal(Real):
         return self._reduced(super().min, a, axes, keepdims)
 
     def _reduced(self, reduce: Callable[..., Any], a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-        axis = self._axis_of_entries(a.shape, (a,), axes)
+        axis = None if self._threads is None else self._axis_of_entries(a.shape, (a,), axes)
         if axis is None:
             return reduce(a, axes, keepdims)
         result = np.empty([1 if position - a.ndim in axes else size for position, size in enumerate(a.shape)], a.dtype)
@@ -156,6 +156,8 @@ class SharedReal(Real):
         return result if keepdims else result.squeeze(axes)
 
     def apply(self, function: str, *operands: Any) -> Any:
+        if self._threads is None:
+            return super().apply(function, *operands)
         shape = np.broadcast_shapes(*(operand.shape for operand in operands))
         axis = self._axis_of_entries(shape, operands)
         if axis is None:

@@ -5,7 +5,6 @@ A thread that calls NumPy waits for its turn after each call, and whoever comput
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 
@@ -13,15 +12,15 @@ import numpy as np
 
 from mugraph.deadline import heed
 from mugraph.files import Scratch
-from mugraph.onnx import Model, Reading
+from mugraph.onnx import Model, ReadFrom
 from mugraph.ops import get_operator
 from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, concrete, evaluate_dim
-from mugraph.terms.term import bind_attrs
+from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.reference import NoReference, NoRoom, References, bind_shape, reference_run
 from rewriter.reference.process import received, serve
 
-__all__ = ["LONG", "operations", "referred"]
+__all__ = ["operations", "referred"]
 
 LONG = 2e10
 """Arithmetic operations on all inputs together from which on a process pays: it starts in as long as one core takes for them."""
@@ -31,16 +30,20 @@ _ASKING = 0.1
 
 _KEPT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "-1"}
 """Memory that one tensor leaves is the next one's in the process. By itself glibc gives that of large ones back to the system at
-once, and has it filled with zeros page by page for the next: a third of the processor time for RoBERTa."""
+once, and has it filled with zeros page by page for the next: more than a quarter of the processor time for RoBERTa."""
 
 
 def referred(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wanted: Callable[[], bool] = lambda: True) -> References:
-    """As :func:`rewriter.reference.reference_run`, which also raises NoRoom where the process ends before it has answered."""
+    """As :func:`rewriter.reference.reference_run`. Raises NoRoom, too, where no process can be started or one does not answer."""
     if operations(model, feeds) < LONG:
         return reference_run(model, feeds, is_wanted)
     with Scratch() as scratch:
         path = scratch.path / "outputs"
-        with closing(Worker(serve, Reading.of(model), feeds, str(path), environment=_KEPT)) as worker:
+        try:
+            worker = Worker(serve, ReadFrom.of(model), feeds, str(path), environment=_KEPT)
+        except OSError as problem:
+            raise NoRoom(f"no process can be started for the reference in float64 ({problem.strerror})") from None
+        with closing(worker):
             while worker.is_awaited(_ASKING):
                 heed()
                 if not is_wanted():
@@ -54,7 +57,7 @@ def referred(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wanted:
 
 def operations(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:
     """The arithmetic operations of a model on all inputs, as far as records and sizes tell; each body is counted once."""
-    return sum(itertools.starmap(_on_one, ((model, feed) for feed in feeds)))
+    return sum(_on_one(model, feed) for feed in feeds)
 
 
 def _on_one(model: Model, feed: Mapping[str, np.ndarray]) -> int:
@@ -65,11 +68,15 @@ def _on_one(model: Model, feed: Mapping[str, np.ndarray]) -> int:
     for node in model.graph.nodes():
         types = [[_at(model.graph.type(value), sizes) for value in values] for values in (node.inputs, node.values)]
         inputs, outputs = ([type_ for type_ in each if type_ is not None] for each in types)
-        if node.is_opaque or len(inputs) + len(outputs) < len(node.inputs) + len(node.values):
+        attrs = dict(bind_attrs(node.attrs, sizes))
+        is_known = len(inputs) + len(outputs) == len(node.inputs) + len(node.values) and not any(
+            map(attr_symbols, attrs.values())
+        )
+        if node.is_opaque or not is_known:
             continue
         record = get_operator(node.op)
         with suppress(Undecided, ShapeError):
-            total += record.flops({**record.defaults, **dict(bind_attrs(node.attrs, sizes))}, inputs, outputs)
+            total += record.flops({**record.defaults, **attrs}, inputs, outputs)
     return total
 
 

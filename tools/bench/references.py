@@ -28,7 +28,7 @@ _TURN = 1000
 """Entries that the thread beside makes before it counts."""
 
 
-class _Search(threading.Thread):
+class _Turns(threading.Thread):
     """Computes in Python until it is ended.
 
     Attributes:
@@ -61,7 +61,7 @@ def _processor_seconds() -> float:
 
 def measure(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], make: Make, *, beside: bool) -> tuple[References, str]:
     """References, and what they took in words."""
-    search, processor, began = _Search(), _processor_seconds(), time.perf_counter()
+    search, processor, began = _Turns(), _processor_seconds(), time.perf_counter()
     with taking_turns():
         if beside:
             search.start()

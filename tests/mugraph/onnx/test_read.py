@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, helper
 from onnx.parser import parse_model
 
-from mugraph.onnx import NEWEST_OPSET, Model, ModelError, Reading, distrusting, load, to_bytes
+from mugraph.onnx import NEWEST_OPSET, Model, ModelError, ReadFrom, distrusting, load, to_bytes
 from mugraph.ops import DESCRIBED_OPSET, ONNX_OPERATORS, NotExpressible, OnnxForm
 from mugraph.ops.forms import check_form
 from mugraph.terms.shape import DataType, TensorType
@@ -218,7 +218,7 @@ def test_a_model_is_read_again_elsewhere_with_the_same_numbers_and_names(tmp_pat
     onnx.save(proto, tmp_path / "m.onnx")
     model = load(tmp_path / "m.onnx" if is_file else proto)
     for first in (model, distrusting(model, ["y"])):
-        reading = pickle.loads(pickle.dumps(Reading.of(first)))
+        reading = pickle.loads(pickle.dumps(ReadFrom.of(first)))
         again = reading.again()
         assert (again.path, again.distrusted, again.values) == (first.path, first.distrusted, first.values)
         assert (again.tables.names, again.tables.types) == (first.tables.names, first.tables.types)

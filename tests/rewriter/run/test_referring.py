@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import threading
@@ -16,10 +17,10 @@ import pytest
 from onnx.parser import parse_model
 
 from mugraph.deadline import BudgetSpent, Deadline
-from mugraph.onnx import Model, ModelError, Reading, distrusting, load
+from mugraph.onnx import Model, ModelError, ReadFrom, distrusting, load
 from rewriter import optimize
 from rewriter.kernels.workers import Worker
-from rewriter.reference import NoReference, NoRoom, bind_sizes, identical, random_inputs, reference_run
+from rewriter.reference import NoReference, NoRoom, bind_sizes, identical, process, random_inputs, reference_run
 from rewriter.run import accept, referring
 from rewriter.run.proposing import Proposer
 from rewriter.run.referring import operations, referred
@@ -91,7 +92,7 @@ def test_what_is_distrusted_here_is_distrusted_there(always: list[subprocess.Pop
     text = f"{HEAD} g (float[2,3] x) => (float[M,5] y) {{ [made] v = Hardmax(x) y = Neg(v) }}"
     model = _text(text)
     model = distrusting(model, ["y"])
-    assert Reading.of(model).again().distrusted == {"y"}
+    assert ReadFrom.of(model).again().distrusted == {"y"}
     assert identical(referred(model, _feeds(model)).outputs, reference_run(model, _feeds(model)).outputs)
 
 
@@ -107,13 +108,31 @@ def test_what_has_no_reference_says_why(tmp_path: Path, always: list[subprocess.
         referred(model, feeds)
     with pytest.raises(RuntimeError, match=r"KeyError: 'x'"):
         referred(_text(TEXTS), [{}])
-    assert len(always) == 3 and all(process.poll() is not None for process in always)
+    assert len(always) == 3 and all(begun.poll() is not None for begun in always)
 
 
 def test_a_process_that_dies_leaves_no_reference(monkeypatch: pytest.MonkeyPatch, always: list[subprocess.Popen[bytes]]) -> None:
     monkeypatch.setattr(referring, "serve", _dies)
     with pytest.raises(NoRoom, match="was ended, for want of memory perhaps"):
         referred(_text(TEXTS), _feeds(_text(TEXTS)))
+
+
+def test_what_cannot_be_started_or_written_leaves_no_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, always: list[subprocess.Popen[bytes]]
+) -> None:
+    model = load(block(tmp_path / "block.onnx"))
+    made = reference_run(model, _feeds(model))
+    answer = process._written(made, tmp_path / "outputs")
+    assert identical(process.received(answer, tmp_path / "outputs").outputs, made.outputs)
+    with pytest.raises(NoRoom, match=r"cannot be written to .* \(No such file or directory\); set TMPDIR"):
+        process._written(made, tmp_path / "nowhere" / "outputs")
+
+    def refuses(*_: object, **__: object) -> Worker:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(referring, "Worker", refuses)
+    with pytest.raises(NoRoom, match=r"no process can be started .* \(Resource temporarily unavailable\)"):
+        referred(model, _feeds(model))
 
 
 def test_a_reference_that_nobody_wants_any_more_keeps_no_process(
@@ -128,7 +147,7 @@ def test_a_reference_that_nobody_wants_any_more_keeps_no_process(
     ends.end_in(0.3)
     with ends.heeded(), pytest.raises(BudgetSpent):
         referred(model, _feeds(model))
-    assert len(always) == 2 and all(process.poll() is not None for process in always)
+    assert len(always) == 2 and all(begun.poll() is not None for begun in always)
 
 
 def test_an_interrupted_run_keeps_no_process(
@@ -145,7 +164,7 @@ def test_an_interrupted_run_keeps_no_process(
     monkeypatch.setattr(Proposer, "propose", interrupted)
     block(tmp_path / "m.onnx")
     outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", rules=[], budget=60)
-    assert "interrupted" in outcome.message and always and all(process.poll() is not None for process in always)
+    assert "interrupted" in outcome.message and always and all(begun.poll() is not None for begun in always)
 
 
 def test_what_is_done_in_no_time_is_done_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -172,7 +191,7 @@ def test_a_run_whose_reference_a_process_makes_goes_on_as_ever(
         outcome = optimize(tmp_path / "m.onnx", tmp_path / f"{name}.onnx", provider="cpu", deterministic=True, rules=rules)
         assert outcome.improved == (name == "right") and bool(outcome.dropped) == (name == "wrong")
     assert ops(tmp_path / "right.onnx") == ["Tanh"]
-    assert len(always) == 2 and all(process.poll() is not None for process in always)
+    assert len(always) == 2 and all(begun.poll() is not None for begun in always)
 
 
 def test_it_is_asked_for_by_whoever_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
