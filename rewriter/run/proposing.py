@@ -28,6 +28,9 @@ _CURIOSITY = 0.1
 """Share of the budget in which what a search met besides its best candidate is measured, before another begins."""
 _REMEMBERED = 1000
 """Most candidates, the best by the prices until then, that are priced anew."""
+_LEADS = 4
+"""Candidates of each search, its best, that are priced anew however many others look better: a price that is wrong makes hundreds
+of candidates look better than all that does without it."""
 _OPINIONS = 8
 """Most searches that follow the first, each knowing what was measured of the candidate that the one before found best."""
 
@@ -183,17 +186,17 @@ class Proposals:
                 yield candidate
 
 
-def _joined(search: ModelSearch, fresh: Searched, earlier: Searched) -> Searched:
-    """What a search found, and what the one before it had found at other prices: to know more of prices takes nothing away."""
-    digests = {candidate.graph.digest for candidate in fresh.better}
-    kept = (candidate for candidate in earlier.better if candidate.graph.digest not in digests)
-    return _priced(search, fresh, [*fresh.better, *kept])
+def _priced(
+    search: ModelSearch, searched: Searched, candidates: Iterable[Candidate], leads: Iterable[Candidate] = ()
+) -> Searched:
+    """What a search found at the prices as they are known now: of the best of some candidates those that beat the start.
 
-
-def _priced(search: ModelSearch, searched: Searched, candidates: Iterable[Candidate]) -> Searched:
-    """What a search found at the prices as they are known now: of the best of some candidates those that beat the start."""
-    kept = heapq.nsmallest(_REMEMBERED, candidates, key=lambda candidate: candidate.cost)
-    start, *priced = search.priced([searched.start, *kept])
+    Args:
+        leads: candidates that count among the best.
+    """
+    best = heapq.nsmallest(_REMEMBERED, candidates, key=lambda candidate: candidate.cost)
+    kept = {candidate.graph.digest: candidate for candidate in (*leads, *best)}
+    start, *priced = search.priced([searched.start, *kept.values()])
     better = sorted((c for c in priced if c.cost < start.cost), key=lambda c: (c.cost, len(c.moves)))
     return replace(searched, start=start, better=tuple(better))
 
@@ -217,6 +220,7 @@ class Proposer:
     def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
         self.predictions = Predictions()
         self._bench, self._quarantine = bench, quarantine
+        self._leads: dict[int, Candidate] = {}
 
     def propose(self) -> Proposals:
         """Searches until nothing is left to be known or its share of the budget is spent. Ctrl-C ends it with the best so far."""
@@ -241,7 +245,7 @@ class Proposer:
                 break
             search = search.again().within(clock.spare())
             found = search.run(graph, banned, searched.better[:1])
-            searched, learned = self._grounded(search, _joined(search, found, searched))
+            searched, learned = self._grounded(search, self._joined(search, found, searched))
         if not searched.interrupted:
             search, searched = self._settled(search, searched, graph, banned)
         self.predictions = Predictions(
@@ -265,6 +269,7 @@ class Proposer:
         if not search.costs.store.costs:
             return search.within(max(clock.spare(), 0.0)).run(graph, banned)
         blind = search.blind().within(max(clock.spare() / 2, 0.0)).run(graph, banned)
+        self._lead(blind)
         promising = _priced(search, blind, blind.better)
         if blind.interrupted:
             return promising
@@ -272,11 +277,22 @@ class Proposer:
             self._bench.kernels.foresee(promising.better[0])
         found = search.within(max(clock.spare(), 0.0)).run(graph, banned, promising.better[:1])
         return replace(
-            _joined(search, found, promising),
+            self._joined(search, found, promising),
             expanded=found.expanded + blind.expanded,
             generated=found.generated + blind.generated,
             stopped=blind.stopped if found.is_complete else found.stopped,
         )
+
+    def _joined(self, search: ModelSearch, fresh: Searched, earlier: Searched) -> Searched:
+        """What a search found, and what those before it had found at other prices: to know more of prices takes nothing away."""
+        self._lead(fresh)
+        return _priced(
+            search, fresh, {c.graph.digest: c for c in (*earlier.better, *fresh.better)}.values(), self._leads.values()
+        )
+
+    def _lead(self, searched: Searched) -> None:
+        """Keeps the best candidates of a search, by its own prices."""
+        self._leads.update((candidate.graph.digest, candidate) for candidate in searched.better[:_LEADS])
 
     def _settled(
         self, search: ModelSearch, searched: Searched, graph: Graph, banned: frozenset[str]
@@ -292,7 +308,7 @@ class Proposer:
         search = search.cautious()
         if clock.spare() > 0:
             found = search.within(clock.spare()).run(graph, banned, searched.better[:1])
-            searched, _ = self._grounded(search, _joined(search, found, searched))
+            searched, _ = self._grounded(search, self._joined(search, found, searched))
         return search, self._glanced(search, self._ordered(search, searched))
 
     def _glanced(self, search: ModelSearch, searched: Searched) -> Searched:
@@ -339,5 +355,6 @@ class Proposer:
 
     def _ordered(self, search: ModelSearch, searched: Searched) -> Searched:
         """The candidates whose kernels work, in the order of their costs as they are known now."""
-        working = [candidate for candidate in searched.better if not self._bench.kernels.refused(candidate)]
-        return _priced(search, searched, working)
+        refused = self._bench.kernels.refused
+        working, leads = ([one for one in found if not refused(one)] for found in (searched.better, self._leads.values()))
+        return _priced(search, searched, working, leads)

@@ -96,7 +96,7 @@ class Backtracking:
     starts: tuple[Generator, ...] = ()
 
     def run(self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = ()) -> Searched:
-        """Searches from ``graph``, and then from each of the seeds. Ctrl-C stops with the best so far.
+        """Searches from ``graph``, and then from each of the seeds, on its own. Ctrl-C stops with the best so far.
 
         Args:
             banned: ids of rules that are left out.
@@ -124,7 +124,11 @@ class Backtracking:
                         priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
                         if priced.graph.digest not in record.seen:
                             record.enter(priced)
-                        stopped = self._backtrack(expansion, record, priced, self.limits.patience // _HASTE)
+                        beside = record.beside(priced)
+                        try:
+                            stopped = self._backtrack(expansion, beside, priced, self.limits.patience // _HASTE)
+                        finally:
+                            record.go_on_from(beside)
                         record.stopped = stopped if stopped == _SPENT else record.stopped
         except KeyboardInterrupt:
             record.stopped, interrupted = "interrupted; the best so far was kept", True
@@ -228,6 +232,20 @@ class _Record:
             self.better.append(child)
         if child.cost < self.best.cost * (1 - 1e-9):
             self.best = child
+
+    def beside(self, seed: Candidate) -> _Record:
+        """A record in which what comes of a seed is compared with the seed alone.
+
+        What is best here may rest on a price that is wrong: beside it no step of the seed's that does not save at once would do.
+        """
+        return replace(self, best=seed, leasts={})
+
+    def go_on_from(self, beside: _Record) -> None:
+        """Adds what came of a seed; the candidates themselves are in both records."""
+        self.expanded, self.generated = beside.expanded, beside.generated
+        self.best = min(self.best, beside.best, key=lambda candidate: candidate.cost)
+        for kind, least in beside.leasts.items():
+            self.leasts[kind] = min(least, self.leasts.get(kind, math.inf))
 
     def take_over(self, other: _Record) -> None:
         """Adds what a search from another start found, and that; the one was compared with the other alone until then."""
