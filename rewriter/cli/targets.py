@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mugraph.files import is_device, same_file
-from mugraph.onnx.parse import parse
-from mugraph.onnx.scopes import nested_tensors
+from mugraph.onnx.parse import files_of
 from rewriter.reference import InputError
 from rewriter.run.task import default_output
 from rules_db.files import check_writable
@@ -38,7 +37,7 @@ def check_targets(model: Path, output: Path | None, told: Mapping[str, Path | No
             raise InputError(f"{flag} {file}: cannot be written there; name a file in an existing directory")
         if any(_is_one(file, other) for other in (model, result)):
             raise InputError(f"{flag} {file}: this is a model; name another file")
-        if any(_is_one(file, weights) for weights in (_weights(model) if file.is_file() else ())):
+        if file.is_file() and any(_is_one(file, weights) for weights in files_of(model)):
             raise InputError(f"{flag} {file}: it holds weights of {model}; name another file")
         check_writable(file)
     for flag, file in {"-o": result, **files}.items():
@@ -52,14 +51,6 @@ def check_targets(model: Path, output: Path | None, told: Mapping[str, Path | No
 def _is_one(one: Path, other: Path) -> bool:
     """Whether two paths lead to one file, which need not exist; a device takes whatever is written there."""
     return not is_device(one) and (same_file(one, other) or os.path.realpath(one) == os.path.realpath(other))
-
-
-def _weights(model: Path) -> Iterator[Path]:
-    """The data files of a model. Raises ModelError."""
-    weights, proto = parse(model)
-    weights.check(proto.graph.initializer)
-    weights.check(nested_tensors(proto))
-    yield from weights.files
 
 
 def _read(written: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
