@@ -30,7 +30,7 @@ def check_targets(model: Path, output: Path | None, told: Mapping[str, Path | No
     Raises:
         InputError, ModelError, StoreError: a file cannot be written, is one of those that the run reads, or another result.
     """
-    result = output or default_output(model, bool(written["in_place"]))
+    result = output or (default_output(model, bool(written["in_place"])) if model.name else model)  # the root is no model
     files = {flag: file for flag, file in told.items() if file is not None}
     for flag, file in files.items():
         if file.is_dir() or not file.absolute().parent.is_dir():

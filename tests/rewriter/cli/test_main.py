@@ -62,6 +62,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         ((truncated,), ("truncated.onnx",)),
         ((text,), ("text.onnx",)),
         ((tmp_path / "missing.onnx",), ("missing.onnx",)),
+        (("/",), ("/",)),
         ((source, "--input", "nope=2x4x32"), ("nope", "x")),
         ((source, "--input", "x=2x4"), ("x", "dimensions")),
         ((source, "--input", "x=2x5x32"), ("x", "contradicts")),
