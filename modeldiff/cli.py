@@ -14,6 +14,7 @@ from rich.table import Table
 from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence
 from mugraph.console import result_console, run_click
+from mugraph.onnx.parse import files_of
 from rewriter.cli.progress import log_to, watched
 from rewriter.run.faults import FAULT_EXIT, USER_ERRORS
 from rewriter.run.parse import parse_shapes
@@ -57,7 +58,7 @@ def command(
     if verbose:
         log_to(aside)
     for file in filter(None, (report, json_file)):
-        check_writable(file)
+        check_writable(file, [*files_of(before), *files_of(after)] if file.exists() else ())
     with watched(aside) as tell:
         comparison = compare_models(
             before,

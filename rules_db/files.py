@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from errno import EISDIR
 from pathlib import Path
 
-from mugraph.files import destination, is_device, replacing
+from mugraph.files import destination, is_device, replacing, same_file
 
 __all__ = ["StoreError", "cache_folder", "check_writable", "write_text"]
 
@@ -34,8 +35,14 @@ def write_text(path: str | Path, text: str) -> None:
         raise StoreError(f"{path}: cannot be written ({problem.strerror}); give another path") from None
 
 
-def check_writable(path: str | Path) -> None:
-    """Raises StoreError where :func:`write_text` would: to be asked before long work."""
+def check_writable(path: str | Path, read: Iterable[str | Path] = ()) -> None:
+    """Raises StoreError where :func:`write_text` would, or would replace a file that is read: to be asked before long work.
+
+    Args:
+        read: the files that are read.
+    """
+    if not is_device(path) and any(same_file(path, other) for other in read):
+        raise StoreError(f"{path}: this file is read, too; give another path")
     try:
         if Path(path).is_dir():
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))

@@ -21,7 +21,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS
 from mugraph.domains.functions import FUNCTIONS
 from mugraph.domains.interval import Range
-from mugraph.terms.shape import DataType, largest_number
+from mugraph.terms.shape import DataType, largest_number, smallest_number
 
 __all__ = ["Range", "RangeDomain", "unrepeated"]
 
@@ -30,10 +30,6 @@ _INF = math.inf
 
 def _product(a: float, b: float) -> float:
     return 0.0 if a == 0 or b == 0 else a * b
-
-
-_SMALLEST = {DataType.FLOAT16: 2.0**-24, DataType.BFLOAT16: 2.0**-133, DataType.FLOAT: 2.0**-149}
-"""The smallest positive number of a narrow float type."""
 
 
 def unrepeated(array: np.ndarray) -> np.ndarray:
@@ -235,7 +231,7 @@ class RangeDomain:
             always, never = a.nonzero, a.lo == a.hi == 0 and a.finite
             ones = Range.within(float(always), float(not never), zero=a.zero)
             return replace(ones, row_nonzero=a.row_nonzero, row_zero=a.row_zero)
-        tiny, most = _SMALLEST.get(to), largest_number(to)
+        tiny, most = smallest_number(to), largest_number(to)
         if tiny is not None and most is not None:
             above, below = a.lo > most or most < a.hi < _INF, a.hi < -most or -_INF < a.lo < -most
             vanishes = 0 < a.lo < tiny or -tiny < a.hi < 0

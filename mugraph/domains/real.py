@@ -66,8 +66,11 @@ class Real:
     def div(self, a: Any, b: Any) -> Any:
         a, b = _adapt(a, b)
         if a.dtype.kind in "iu":
-            quotient = np.abs(a) // np.maximum(np.abs(b), 1)  # ONNX truncates towards zero
-            return (np.sign(a) * np.sign(b) * quotient).astype(np.result_type(a, b))
+            with np.errstate(all="ignore"):  # the least number by -1
+                divisor = np.where(b == 0, 1, b)
+                quotient = np.where(b == 0, 0, a // divisor)
+                upwards = (quotient < 0) & (quotient * divisor != a)  # ONNX truncates towards zero
+                return np.asarray(quotient + upwards).astype(np.result_type(a, b))
         return self._binary(np.divide, a, b)
 
     def neg(self, a: Any) -> Any:

@@ -42,6 +42,8 @@ class DeclaredOtherwise(Exception):
 def infer(model: ModelProto) -> tuple[ModelProto, str]:
     """A model with the types that onnx infers, and those that it declares where these do not contradict.
 
+    Initializers that are inputs as well are defaults: a run may be fed others, and onnx takes them for what is fed.
+
     Args:
         model: without weights. What its functions are when written out (:func:`expanded_nodes`) must be bounded.
 
@@ -51,6 +53,7 @@ def infer(model: ModelProto) -> tuple[ModelProto, str]:
     Raises:
         DeclaredOtherwise: declared and inferred element types differ.
     """
+    model = _without_defaults(model)
     try:
         try:
             inferred = infer_shapes(model, strict_mode=True)
@@ -76,6 +79,21 @@ def _inferred_apart(text: bytes) -> bytes:
         LimitExceeded: there is no result.
     """
     return run_limited(_SCRIPT, text, seconds=_SECONDS, memory=_MEMORY)
+
+
+def _without_defaults(model: ModelProto) -> ModelProto:
+    """The model without the initializers of its inputs; the model itself where there are none."""
+    inputs = {value.name for value in model.graph.input}
+    constants = [tensor for tensor in model.graph.initializer if tensor.name not in inputs]
+    sparse = [tensor for tensor in model.graph.sparse_initializer if tensor.values.name not in inputs]
+    if (len(constants), len(sparse)) == (len(model.graph.initializer), len(model.graph.sparse_initializer)):
+        return model
+    plain = ModelProto()
+    plain.CopyFrom(model)
+    del plain.graph.initializer[:], plain.graph.sparse_initializer[:]
+    plain.graph.initializer.extend(constants)
+    plain.graph.sparse_initializer.extend(sparse)
+    return plain
 
 
 def _without_contradictions(model: ModelProto) -> ModelProto:

@@ -16,7 +16,16 @@ from mugraph.onnx.weights import ModelError, Weights, is_stored, store_at
 from mugraph.onnx.wire import Buffer, Damaged, Field, delimited, fields
 from mugraph.ops import DESCRIBED_OPSET, RUNTIME_OPERATORS
 
-__all__ = ["DEFAULT_DOMAINS", "NEWEST_OPSET", "OLDEST_OPSET", "foreign_domains", "opset_of", "parse", "without_weights"]
+__all__ = [
+    "DEFAULT_DOMAINS",
+    "NEWEST_OPSET",
+    "OLDEST_OPSET",
+    "files_of",
+    "foreign_domains",
+    "opset_of",
+    "parse",
+    "without_weights",
+]
 
 OLDEST_OPSET, NEWEST_OPSET = 9, onnx.defs.onnx_opset_version()
 """Accepted versions of the default domain: up to the newest that the onnx package knows. Whether a runtime runs it is another
@@ -51,6 +60,14 @@ def parse(source: str | Path | ModelProto) -> tuple[Weights, ModelProto]:
             return weights, _decode(weights, view)
     except OSError as problem:
         raise ModelError(f"{path}: {problem.strerror}; check the path of the model") from None
+
+
+def files_of(path: Path) -> tuple[Path, ...]:
+    """The files that a model is in, its own first. Raises ModelError where it cannot be read, or its weights are not there."""
+    weights, proto = parse(path)
+    weights.check(proto.graph.initializer)
+    weights.check(nested_tensors(proto))
+    return tuple(weights.files)
 
 
 def _decode(weights: Weights, view: Buffer) -> ModelProto:

@@ -217,8 +217,11 @@ class SymbolLearner:
         """Learns what is true wherever a node that is executed is well-typed.
 
         Where broadcasting is allowed, two different symbols may also be equal because one of them is 1. That is no way
-        out for min(c,n) beside n where c > 1: up to c they are equal, and beyond it neither is 1.
+        out for min(c,n) beside n where c > 1: up to c they are equal, and beyond it neither is 1. Where a tensor may be empty,
+        such as a cache before the first run, nothing is learned: it may be of another batch.
         """
+        if question.or_empty:
+            return
         first, second = question.dims
         label = node.name or node.output[0]
         for least, other in ((first, second), (second, first)):

@@ -16,6 +16,7 @@ from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.ops.forms import (
     AttrMap,
     ForeignNode,
+    NotExpressible,
     NotUnderstood,
     OnnxForm,
     Read,
@@ -502,6 +503,15 @@ def _quick_gelu(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]
     return (applied("Mul", x, applied("Sigmoid", inner)),)
 
 
+def _write_activation(op_type: str, takes_bias: bool) -> Write:
+    def write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+        if takes_bias and not types[0].rank:  # its kernel wants an axis for a bias, also without one
+            raise NotExpressible(f"{op_type} of a scalar")
+        return _form(op_type, len(types), dict(attrs))
+
+    return write
+
+
 def _bias_activation(name: str, arity: tuple[int, int], decompose: Decompose, **defaults: float) -> None:
     op_type = name.removeprefix("Ort")
     define(
@@ -510,7 +520,7 @@ def _bias_activation(name: str, arity: tuple[int, int], decompose: Decompose, **
         decompose,
         check=_check_bias,
         read=_read_given(arity[1], **defaults),
-        write=lambda attrs, types, opset: _form(op_type, len(types), dict(attrs)),
+        write=_write_activation(op_type, takes_bias=arity[1] > 1),
         contract=contract(op_type, " ".join(defaults), arity[1], WIDE),
         vectors=lambda attrs, count: range(1, count),
         traits=Traits(

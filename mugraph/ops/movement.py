@@ -126,7 +126,8 @@ def _infer_concat(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorT
             if same is False:
                 raise ShapeError(f"Concat of {first} and {operand} on axis {axis}")
             if same is None:
-                raise Unequal(operand.shape[position], first.shape[position])
+                filled = all(at_most(1, one.shape[axis]) for one in inputs)  # onnxruntime skips what is empty, of any size
+                raise Unequal(operand.shape[position], first.shape[position], or_empty=not filled)
         total = total + operand.shape[axis]
     shape = list(first.shape)
     shape[axis] = total
@@ -246,6 +247,9 @@ register(
 
 # Slice
 
+_UNBOUNDED = (np.iinfo(np.int32).max, np.iinfo(np.int64).max)
+"""Ends that stand for "as far as there is something"."""
+
 
 def _infer_slice(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     (x,) = inputs
@@ -299,6 +303,8 @@ def _read_slice(node: ForeignNode) -> Reading:
         axis = normalize_axis(axis, type_.rank)
         whole = type_.shape[axis]
         if isinstance(whole, int) and isinstance(start, int) and isinstance(end, int):
+            if step < 0 and end in _UNBOUNDED:  # behind the last entry to ONNX, before the first to onnxruntime
+                raise NotUnderstood(f"Slice backwards until {end}")
             if step < 0 and whole:  # ONNX begins at the first entry where Python has nothing left
                 start = max(start, -whole)
             first, last, step = slice(start, end, step).indices(whole)

@@ -43,6 +43,7 @@ __all__ = [
     "same_dim",
     "same_shape",
     "smaller",
+    "smallest_number",
     "symbol",
     "symbols_within",
 ]
@@ -54,11 +55,22 @@ _LARGEST = {
     DataType.FLOAT: (2 - 2.0**-23) * 2.0**127,
     DataType.DOUBLE: sys.float_info.max,
 }
+_SMALLEST = {
+    DataType.FLOAT16: 2.0**-24,
+    DataType.BFLOAT16: 2.0**-133,
+    DataType.FLOAT: 2.0**-149,
+    DataType.DOUBLE: 2.0**-1074,
+}
 
 
 def largest_number(dtype: DataType) -> float | None:
     """The largest finite number of a float type, 65504 of float16; ``None`` for other element types."""
     return _LARGEST.get(dtype)
+
+
+def smallest_number(dtype: DataType) -> float | None:
+    """The smallest positive number of a float type, 2^-24 of float16; ``None`` for other element types."""
+    return _SMALLEST.get(dtype)
 
 
 class ShapeError(ValueError):
@@ -91,11 +103,12 @@ class Unequal(Undecided):
     Attributes:
         dims: the two; neither is 1.
         or_one: whether the application is well-typed, too, where one of them is 1 (broadcasting).
+        or_empty: whether onnxruntime runs it, too, where they differ and an operand has no entries.
     """
 
-    def __init__(self, first: Dim, second: Dim, or_one: bool = False) -> None:
+    def __init__(self, first: Dim, second: Dim, or_one: bool = False, or_empty: bool = False) -> None:
         super().__init__(f"whether {first} equals {second}", [(first, second)])
-        self.dims, self.or_one = (first, second), or_one
+        self.dims, self.or_one, self.or_empty = (first, second), or_one, or_empty
 
 
 Monomial = tuple[tuple[str, int], ...]

@@ -19,15 +19,15 @@ from mugraph.interrupts import INTERRUPTED_EXIT
 from rewriter.cli.flags import GroupedCommand, GroupedOption, flags, values_of_flags
 from rewriter.cli.progress import log_to, watched
 from rewriter.cli.summary import print_explanations, print_summary
+from rewriter.cli.targets import check_targets
 from rewriter.cli.verify import print_verdicts
-from rewriter.reference import InputError
 from rewriter.report.of_run import main_graph, run_page
 from rewriter.run.clock import process_seconds
 from rewriter.run.faults import FAULT_EXIT, USER_ERRORS, Fault, raises_faults
 from rewriter.run.optimize import optimize
 from rewriter.run.options import Options
 from rewriter.run.target import may_have_kernels
-from rules_db.files import check_writable, write_text
+from rules_db.files import write_text
 
 __all__ = ["main", "run"]
 
@@ -88,9 +88,7 @@ def main(
     try:
         if verify:
             sys.exit(print_verdicts(model, console))
-        for flag, file in (("--json", json_file), ("--report", report)):
-            if file is not None:
-                _check_target(flag, file, model, output or model)
+        check_targets(model, output, {"--json": json_file, "--report": report}, written)
         options, aside = Options(**values_of_flags(Options, written)), Console(stderr=True)
         if verbose:
             log_to(aside)
@@ -126,15 +124,6 @@ def main(
     if outcome.fault is not None:
         click.echo(f"onnx-superopt: {outcome.fault}; the original was written", err=True)
         sys.exit(FAULT_EXIT)
-
-
-def _check_target(flag: str, file: Path, *models: Path) -> None:
-    """Raises InputError, StoreError where a file cannot be written, or is a model."""
-    if file.is_dir() or not file.absolute().parent.is_dir():
-        raise InputError(f"{flag} {file}: cannot be written there; name a file in an existing directory")
-    if not is_device(file) and any(same_file(file, model) for model in models):
-        raise InputError(f"{flag} {file}: this is a model; name another file")
-    check_writable(file)
 
 
 def run() -> None:

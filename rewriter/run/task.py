@@ -21,7 +21,7 @@ from rewriter.run.options import Options
 from rewriter.run.target import Target
 from rules_db.files import check_writable
 
-__all__ = ["Task", "not_judged", "read_task", "without_previews"]
+__all__ = ["Task", "default_output", "not_judged", "read_task", "without_previews"]
 
 _SHOWN = 4
 """Operators that a line on what is not understood names."""
@@ -137,6 +137,11 @@ def without_previews(task: Task, folder: Path) -> Task:
     )
 
 
+def default_output(model: Path, in_place: bool) -> Path:
+    """The file to write where none is named."""
+    return model if in_place else model.with_suffix(".superopt.onnx")
+
+
 def _output(model: Model, output: str | Path | None, in_place: bool) -> Path:
     """The file to write. Raises InputError, ModelError, StoreError where it cannot be that."""
     if output is None and model.path is None:
@@ -145,7 +150,7 @@ def _output(model: Model, output: str | Path | None, in_place: bool) -> Path:
         path = Path(output)
     else:
         assert model.path is not None
-        path = model.path if in_place else model.path.with_suffix(".superopt.onnx")
+        path = default_output(model.path, in_place)
     if path.is_dir() or not path.parent.is_dir():
         raise InputError(f"{path}: cannot be written there; name a file in an existing directory")
     check_writable(path)

@@ -17,11 +17,11 @@ from typing import cast
 import numpy as np
 
 from mugraph.domains import Real
-from mugraph.domains.base import FLOATS, Unsupported
+from mugraph.domains.base import FLOATS, INTEGERS, Unsupported
 from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
 from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_operator, traits_of
-from mugraph.terms.shape import DataType, TensorType, concrete, largest_number
+from mugraph.terms.shape import DataType, TensorType, concrete, largest_number, smallest_number
 from rewriter.search.masks import PositionMasks, says_positions, spreads
 
 __all__ = ["Assumption", "RangeOracle", "is_square"]
@@ -43,6 +43,12 @@ _UNREAD = frozenset({"Compress"})
 _MOST_ENTRIES = 1 << 25
 """Of a constant whose entries are looked at one by one: a mask of 4096 positions has half as many."""
 _CHUNK = 1 << 22
+_LONGEST = 2.0**31
+"""Entries along an axis, of tensors that exist, at most."""
+_ESCAPING = frozenset({"Abs", "Neg", "Pow"})
+"""Operators of one number whose result may have no place in the integer type of that."""
+_POWERS = frozenset({"Pow", "ReduceL2", "ReduceSumSquare"})
+"""Operators, beside products, whose results are of numbers multiplied with each other."""
 
 
 def _carries(traits: Traits) -> bool:
@@ -79,6 +85,37 @@ def _rounded(range_: Range, type_: TensorType | None, overflows: bool) -> Range:
     if not (low or high):
         return range_
     return replace(range_, neg_inf=range_.neg_inf or low, pos_inf=range_.pos_inf or high, row_finite=False)
+
+
+def _wrapped(range_: Range, dtype: DataType, node: Node) -> Range:
+    """A range in an integer type: quotients are cut off, and what may exceed the type wraps around to anything.
+
+    Of the sizes of tensors that exist it is known how large they may be.
+    """
+    limits, traits = np.iinfo(dtype.numpy()), traits_of(node.op)
+    anything = Range.finite_input(-math.inf if limits.min else 0.0)
+    if not range_.finite:
+        return anything
+    lo, hi = range_.lo, min(range_.hi, _LONGEST) if node.op == "Shape" or not node.inputs else range_.hi
+    if node.op == "Div":
+        lo, hi = (end if math.isinf(end) else float(math.trunc(end)) for end in (lo, hi))
+        return Range.within(lo, hi, zero=range_.zero or (lo < 1 and hi > -1))
+    computes = traits.entrywise is Entrywise.ARITHMETIC or traits.product or traits.accumulates or node.op in _ESCAPING
+    fits = limits.min <= lo and hi <= limits.max
+    return replace(range_, lo=lo, hi=hi) if fits or not computes else anything
+
+
+def _vanishes(range_: Range, type_: TensorType | None, op: str, operands: Sequence[Range]) -> bool:
+    """Whether products or quotients of numbers that are not zero may be too small for an element type."""
+    tiny = None if type_ is None else smallest_number(type_.dtype)
+    if tiny is None or range_.zero:
+        return False
+    least = [max(a.lo, -a.hi, 0.0) for a in operands]
+    if op in ("Div", "Reciprocal"):
+        most = min(max(abs(operands[-1].lo), abs(operands[-1].hi)), 2 * _limit(type_))
+        return (least[0] if op == "Div" else 1.0) / most < tiny
+    product = traits_of(op).degree is DegreeBound.MULTILINEAR or op in _POWERS
+    return product and max(range_.lo, -range_.hi, 0.0) < tiny
 
 
 def _exact(array: np.ndarray) -> Range:
@@ -227,6 +264,7 @@ class RangeOracle:
                     problem.add_note(f"at {graph.tables.label(maker[0])}")
                     raise
                 for result, range_ in zip(maker[0].values, ranges, strict=True):
+                    range_ = self._stored(graph, maker[0], range_, graph.type(result))
                     self.ranges[result] = (
                         Range.top() if overflows else _rounded(range_, graph.type(result), not self.assume_finite)
                     )
@@ -234,6 +272,14 @@ class RangeOracle:
                     if huge and not absorbs and not overflows and not (-limit <= range_.lo and range_.hi <= limit):
                         self.huge.add(result)
         return self.ranges[value]
+
+    def _stored(self, graph: Graph, node: Node, range_: Range, type_: TensorType | None) -> Range:
+        """A range of real numbers as an element type has them, but for what overflows in floats."""
+        if type_ is not None and type_.dtype in INTEGERS:
+            return _wrapped(range_, type_.dtype, node)
+        if _vanishes(range_, type_, node.op, [self.ranges[v] for v in node.inputs]):
+            return replace(range_, zero=True, row_nonzero=False)
+        return range_
 
     def is_number(self, graph: Graph, value: int) -> bool:
         """Whether every entry of a value is a finite number for all that is known; truth values and integers are."""
@@ -372,8 +418,9 @@ class RangeOracle:
     def _normalised(self, graph: Graph, node: Node, inputs: list[Range]) -> Range | None:
         """The range of normalised finite entries: none of n numbers exceeds sqrt(n) times their root mean square."""
         type_ = graph.type(node.inputs[0])
-        row = None if type_ is None else concrete(type_.shape[cast(int, dict(node.attrs)["axis"]) :])
-        if row is None or not inputs[0].finite:
+        attrs = dict(node.attrs)
+        row = None if type_ is None else concrete(type_.shape[cast(int, attrs["axis"]) :])
+        if row is None or not inputs[0].finite or not cast(float, attrs["epsilon"]) > 0:  # a row of zeros
             return None
         root = math.sqrt(math.prod(row))
         scaled = self.domain.mul(Range.finite_input(-root, root), inputs[1])

@@ -35,7 +35,7 @@ def import_command(file: Path, rules: str | None, json_file: Path | None, dry_ru
     $ONNX_SUPEROPT_CACHE or the cache directory.
     """
     if json_file is not None:
-        check_writable(json_file)
+        check_writable(json_file, [file, *([rules] if rules else [])])
     if rules is not None and "://" not in rules and not dry_run:
         check_writable(Path(rules))
     existing = existing_rules(rules, tell)

@@ -16,10 +16,10 @@ import numpy as np
 from mugraph.blocks.operator import KERNEL
 from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.verbatim import Verbatim
-from mugraph.ops import traits_of
+from mugraph.ops import Reduction, RowRole, traits_of
 from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
-from mugraph.terms.term import Term, walk
+from mugraph.terms.term import Attrs, Term, walk
 from rules_db.trust.evidence import programs_at, used_symbols
 from rules_db.trust.rule import FloatClass, Rule, Side
 
@@ -44,7 +44,7 @@ def is_verbatim(rule: Rule) -> bool:
     plain = all(type_.dtype in FLOATS or type_.dtype == DataType.BOOL for type_ in sample.types.values())
     if not plain or any(term.op == KERNEL for term in walk([*sample.source, *sample.target])):
         return False
-    found = example(sample) if _maxima(sample.source) == _maxima(sample.target) else None
+    found = example(sample) if _takes_maxima_alike(sample) else None
     if found is None:
         return False
     programs, types = found
@@ -57,15 +57,26 @@ def is_verbatim(rule: Rule) -> bool:
     return all(np.array_equal(values[a], values[b]) for a, b in zip(programs[:half], programs[half:], strict=True))
 
 
-def _maxima(side: Side) -> set[object]:
-    """The windows, and the operators of attention, of which the greatest entry is taken.
+def _takes_maxima_alike(rule: Rule) -> bool:
+    """Whether both sides take the greatest, or the least, of the same entries by the same operators.
 
-    Whether that is a NaN depends on the runtime's kernel for them.
+    Whether that is a NaN depends on the runtime's kernel for windows and for attention, and for reductions on the axes, too. A
+    softmax is NaN wherever an entry of its row is, whatever the greatest is taken for, so that one side may write it out.
     """
-    terms = list(walk(side))
-    return {term.attrs for term in terms if term.op == "MaxPool"} | {
-        term.op for term in terms if term.op not in ("Var", "Const") and traits_of(term.op).attention
-    }
+    (source, target), softmax = map(_maxima, (rule.source, rule.target)), map(_has_softmax, (rule.source, rule.target))
+    plain = source[0] == target[0] or any(has and not maxima[0] for has, maxima in zip(softmax, (source, target), strict=True))
+    return plain and source[1] == target[1]
+
+
+def _maxima(side: Side) -> tuple[set[tuple[str, Attrs]], set[str]]:
+    """The reductions and pools of a side that take the greatest or the least entry, and its operators of attention."""
+    terms = [term for term in walk(side) if term.op not in ("Var", "Const")]
+    ordered = {(term.op, term.attrs) for term in terms if traits_of(term.op).reduction in (Reduction.MAX, Reduction.MIN)}
+    return ordered, {term.op for term in terms if traits_of(term.op).attention}
+
+
+def _has_softmax(side: Side) -> bool:
+    return any(traits_of(term.op).rows is RowRole.SOFTMAX for term in walk(side) if term.op not in ("Var", "Const"))
 
 
 def example(rule: Rule) -> tuple[list[Term], dict[str, TensorType]] | None:

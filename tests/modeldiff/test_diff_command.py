@@ -38,13 +38,19 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
     source = lora(tmp_path / "lora.onnx")
     text = tmp_path / "text.onnx"
     text.write_text("this is no model")
+    apart, weights = tmp_path / "apart.onnx", tmp_path / "w.bin"
+    onnx.save(onnx.load(source), apart, save_as_external_data=True, location=weights.name, size_threshold=0)
+    before = [path.read_bytes() for path in (source, weights)]
     for arguments, word in [
         ((source, tmp_path / "missing.onnx"), "missing.onnx"),
         ((source, text), "text.onnx"),
         ((source, source, "--input", "nope=3"), "nope"),
         ((source, source, "--report", tmp_path / "none" / "d.html"), "d.html"),
+        ((source, source, "--json", source), "read, too"),
+        ((source, apart, "--report", weights), "read, too"),
         ((source,), "AFTER"),
     ]:
         done = _run(*arguments)
         assert done.returncode == 2 and word in done.stderr, done.stderr
         assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+    assert [path.read_bytes() for path in (source, weights)] == before

@@ -429,6 +429,29 @@ def test_uniform_numbers(domain: Any) -> None:
     assert domain.uniform(domain.move(lambda a, b: np.stack([a, b]), domain.const(2), domain.const(3))) is None
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64])
+def test_quotients_of_integers_are_cut_off(dtype: Any) -> None:
+    """Also of the least number, which has no opposite."""
+    least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    pairs = [
+        (7, 2),
+        (-7, 2),
+        (7, -2),
+        (-7, -2),
+        (-6, 3),
+        (least, 3),
+        (least, -3),
+        (7, least),
+        (-7, least),
+        (least, least),
+        (most, least),
+    ]
+    a, b = (np.asarray(column, dtype) for column in zip(*pairs, strict=True))
+    wanted = [abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1) for x, y in pairs]
+    assert Real().div(a, b).tolist() == wanted
+    assert Real().div(np.asarray([200, 7], np.uint8), np.asarray([3, 0], np.uint8)).tolist() == [66, 0]
+
+
 def test_casts_of_booleans() -> None:
     flags = np.asarray([True, False])
     assert FiniteField(0).cast(flags, DataType.FLOAT).p.tolist() == [1, 0]

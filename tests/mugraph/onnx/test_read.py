@@ -42,6 +42,23 @@ def test_shapes_computed_from_constants_are_read() -> None:
     np.testing.assert_array_equal(model.tables.constants[model.values["wanted"]].load(), [2, 3, -1])
 
 
+@pytest.mark.parametrize(
+    ("declared", "node"),
+    [
+        ("float[12] x, int64[2] s", "r = Reshape(x, s)"),
+        ("float[3,4] x, int64[2] s", "r = Tile(x, s)"),
+        ("int64[2] s", "r = ConstantOfShape(s)"),
+    ],
+)
+def test_a_size_that_may_be_overridden_is_no_constant(declared: str, node: str) -> None:
+    """onnx takes the default of an input for what it is fed."""
+    head = f'<ir_version: 8, opset_import: ["" : 17]> g ({declared}) => (int64[L] y) <int64[2] s = {{3,4}}>'
+    model = load(parse_model(f"{head} {{ {node} y = Shape(r) }}"))
+    assert "s" in model.defaults and not model.tables.constant[model.values["y"]]
+    type_ = model.tables.types[model.values["r"]]
+    assert type_ is None or all(not isinstance(dim, int) for dim in type_.shape)
+
+
 def test_why_a_node_is_opaque() -> None:
     proto = build(
         [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from mugraph.onnx import load
 from mugraph.onnx.symbols import (
     DeclaredTypes,
     Restriction,
@@ -14,7 +16,7 @@ from mugraph.onnx.symbols import (
     restrictions_in_words,
 )
 from mugraph.terms.shape import DataType, Dim, TensorType, Unequal, smaller, symbol
-from tests.support.models import FLOAT, INT64, build, values
+from tests.support.models import FLOAT, INT64, build, session, values
 
 N, M, S = symbol("n"), symbol("m"), symbol("s")
 NODE = helper.make_node("Add", ["a", "b"], ["y"], name="sum")
@@ -72,6 +74,19 @@ def test_declared_sizes_of_which_nothing_is_learned(declared: Dim, computed: Dim
     learner = SymbolLearner(SymbolValues(), frozenset({"n"}))
     learner.compare(declared, computed)
     assert learner.learned is None
+
+
+@pytest.mark.parametrize(("new", "past", "learns"), [("S", "P", False), (3, 2, True), (3, "P", False), (3, 0, False)])
+def test_an_empty_cache_may_be_of_another_batch(new: str | int, past: str | int, learns: bool) -> None:
+    """onnxruntime concatenates what is empty whatever its other sizes are."""
+    inputs = values(("x", FLOAT, ["B", 2, new, 4]), ("p", FLOAT, ["C", 2, past, 4]))
+    model = build([helper.make_node("Concat", ["p", "x"], ["y"], axis=2)], inputs, values(("y", FLOAT, ["D", 2, "T", 4])))
+    read = load(model)
+    batches = {read.tables.types[read.values[name]].shape[0] for name in ("x", "p")}  # type: ignore[union-attr]
+    assert (len(batches) == 1) is learns is bool(read.notes)
+    if new == "S":
+        x, p = np.ones((3, 2, 5, 4), np.float32), np.ones((1, 2, 0, 4), np.float32)
+        np.testing.assert_array_equal(session(model.SerializeToString()).run(None, {"x": x, "p": p})[0], x)
 
 
 def test_a_symbol_is_learned_once() -> None:

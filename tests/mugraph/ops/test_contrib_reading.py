@@ -91,6 +91,8 @@ def test_not_understood(case: Case, reason: str) -> None:
         ("MultiHeadAttention", {"num_heads": 2, "scale": 0.5}, "double[2,3,8] double[2,3,8] double[2,3,8]", "of double"),
         ("GroupQueryAttention", {"num_heads": 2, "kv_num_heads": 2, "scale": 1.0}, "[b,3,16] [b,3,16] [b,3,16]", "lengths"),
         ("Attention", {"scale": 1.0}, "[2,2,3,8] [2,2,3,8] [2,2,3,8]", "does not exist"),
+        ("FastGelu", {}, "float[]", "of a scalar"),  # onnxruntime loads it, and does not run it
+        ("QuickGelu", {"alpha": 1.5}, "float[]", None),
     ],
 )
 def test_not_expressible(op: str, attrs: Mapping[str, Any], types: str, reason: str | None) -> None:

@@ -277,6 +277,8 @@ def test_reading_symbolic_dimensions() -> None:
     assert _symbolic_reading("Split", (3, 2 * n), {"axis": 1}, outputs=2) == {"axis": -1, "sizes": (n, n)}
     whole = _symbolic_reading("Slice", (n, 4), {}, [ints(0), ints(2**63 - 1), ints(0)])
     assert whole == {"axes": (-2,), "starts": (0,), "ends": (n,), "steps": (1,)}
+    with pytest.raises(NotUnderstood, match="backwards"):  # onnxruntime begins at the last entry, ONNX has nothing left
+        _symbolic_reading("Slice", (3, 4), {}, [ints(-1), ints(2**63 - 1), ints(0), ints(-1)])
     same = _symbolic_reading("MaxPool", (1, 3, n), {"kernel_shape": (3,), "auto_pad": "SAME_UPPER"})
     assert same["pads"] == (1, 1)
     with pytest.raises(NotUnderstood, match="symbolic"):

@@ -62,6 +62,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         ((truncated,), ("truncated.onnx",)),
         ((text,), ("text.onnx",)),
         ((tmp_path / "missing.onnx",), ("missing.onnx",)),
+        (("/",), ("/",)),
         ((source, "--input", "nope=2x4x32"), ("nope", "x")),
         ((source, "--input", "x=2x4"), ("x", "dimensions")),
         ((source, "--input", "x=2x5x32"), ("x", "contradicts")),
@@ -110,6 +111,35 @@ def test_a_summary_replaces_no_model_and_no_device(tmp_path: Path) -> None:
     assert source.read_bytes() == target.read_bytes() == before
     assert _invoke(source, "-o", "/dev/null", "--json", "/dev/null", "--budget", "0").exit_code == 0
     assert Path("/dev/null").is_char_device()
+
+
+def test_nothing_that_is_written_replaces_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source, weights, data, rules = lora(tmp_path / "lora.onnx"), tmp_path / "w.bin", tmp_path / "x.npz", tmp_path / "my.rules"
+    onnx.save(onnx.load(source), source, save_as_external_data=True, location=weights.name, size_threshold=0)
+    np.savez(data, x=np.ones((2, 4, 32), np.float32))
+    rules.write_text("# none\n")
+    costs, link = tmp_path / "costs.json", tmp_path / "link"
+    costs.write_text("{}")
+    link.symlink_to(data)
+    before = {path: path.read_bytes() for path in (source, weights, data, rules, costs)}
+    cases = [
+        (("--json", weights), "holds weights of"),
+        (("--report", weights), "holds weights of"),
+        (("--data", data, "-o", data), "--data reads this file"),
+        (("--data", data, "-o", link), "--data reads this file"),
+        (("--data", data, "--json", "x.npz"), "--data reads this file"),
+        (("--rules", rules, "-o", rules), "--rules reads this file"),
+        (("--rules", rules, "--report", rules), "--rules reads this file"),
+        (("--costs", costs, "-o", costs), "--costs reads this file"),
+        (("--json", "lora.superopt.onnx"), "this is a model"),
+        (("-o", "new.onnx", "--json", "./new.onnx"), "this is a model"),
+        (("--json", "one.html", "--report", "one.html"), "name one file"),
+    ]
+    for arguments, text in cases:
+        _expect(_invoke(source, *arguments, "--budget", "0"), text)
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.name for path in tmp_path.iterdir()} - {"cache"} == {path.name for path in (*before, link)}
 
 
 def test_replacing_the_model_takes_a_flag(tmp_path: Path) -> None:

@@ -261,6 +261,66 @@ def test_a_normalised_row_is_bounded_by_its_length(scale: float, fires: bool) ->
     assert not fires or (range_.lo, range_.hi) == (-4.0, 4.0)
 
 
+@pytest.mark.parametrize(("epsilon", "fires"), [(1e-12, True), (0.0, False)])
+def test_a_row_of_equal_entries_is_divided_by_the_root_of_epsilon(epsilon: float, fires: bool) -> None:
+    """Where epsilon is zero such a row is NaN."""
+    b = Builder()
+    normal = b.op("LayerNormalization", b.input("[2,16]"), b.weight(16), axis=-1, epsilon=epsilon)
+    assert RangeOracle({}).range(b.graph(normal), normal).nan is not fires
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op", "low", "zero"),
+    [
+        ("float", "Mul", 1e-22, False),
+        ("float", "Mul", 1e-23, True),
+        ("double", "Mul", 1e-23, False),
+        ("float16", "Mul", 1e-3, False),
+        ("float16", "Mul", 1e-4, True),
+        ("float", "Div", 1e-6, False),
+        ("float", "Div", 1e-8, True),
+        ("float", "Pow", 1e-23, True),
+    ],
+)
+def test_what_is_multiplied_may_vanish(dtype: str, op: str, low: float, zero: bool) -> None:
+    """A product of positive numbers may be too small for its element type, and a quotient by what may be large."""
+    b = Builder()
+    x = b.op("Clip", b.input(f"{dtype}[4]"), min=low, max=1.0)
+    free = b.op("Abs", b.input(f"{dtype}[4]"))
+    two = b.tables.add_constant(Constant.of(np.full((), 2, parse_type(f"{dtype}[]").dtype.numpy()), parse_type(f"{dtype}[]")))
+    large = b.op("Add", free, b.op("Clip", free, min=1.0, max=2.0))
+    value = b.op(op, x, {"Mul": x, "Div": large, "Pow": two}[op])
+    assert RangeOracle({}).range(b.graph(value), value).zero is zero
+    assert not RangeOracle({}).range(b.graph(x), x).zero
+
+
+@pytest.mark.parametrize(
+    ("dtype", "build", "holds"),
+    [
+        ("int32", lambda b, x: b.op("Mul", x, x), False),
+        ("int64", lambda b, x: b.op("Mul", x, x), False),
+        ("int32", lambda b, x: b.op("Abs", x), False),
+        ("int32", lambda b, x: b.op("Abs", b.op("Clip", x, min=-9.0, max=9.0)), True),
+        ("uint8", lambda b, x: b.op("Mul", x, x), True),
+        ("int64", lambda b, x: b.op("Mul", b.op("Shape", x, start=-2, end=-1), b.op("Shape", x, start=-1, end=0)), True),
+    ],
+)
+def test_integers_wrap_around(dtype: str, build: Callable[[Builder, int], int], holds: bool) -> None:
+    """A square of integers may be negative, and so may a magnitude; sizes of tensors that exist are no such numbers."""
+    b = Builder()
+    value = build(b, b.input(f"{dtype}[n,4]"))
+    assert (RangeOracle({}).range(b.graph(value), value).lo >= 0) is holds
+
+
+def test_a_quotient_of_integers_may_be_zero() -> None:
+    b = Builder()
+    positive = b.op("Clip", b.input("int64[4]"), min=1.0)
+    number = b.tables.add_constant(Constant.of(np.asarray(100000, np.int64), parse_type("int64[]")))
+    halves = [b.op("Div", number, positive), b.op("Div", b.op("Clip", positive, max=9.0), number)]
+    ranges = [RangeOracle({}).range(b.graph(half), half) for half in halves]
+    assert all(r.zero for r in ranges) and (ranges[1].lo, ranges[1].hi) == (0.0, 0.0)
+
+
 def test_two_float32_masks_add_up_to_infinity() -> None:
     """A causal and a padding mask of the least float32 number overflow together: a fully masked row is NaN."""
     b = Builder()

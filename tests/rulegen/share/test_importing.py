@@ -294,6 +294,10 @@ def test_only_proved_rules_enter(tmp_path: Path) -> None:
     assert result.exit_code == 0 and "1 refuted" in result.output
     (entered,) = open_rules(str(database))
     assert entered.provenance["origin"] == "import" and found[0]["rules"] == [entered.id]
+    before = file.read_bytes(), database.read_bytes()
+    for read in (file, database):
+        assert run(file, "--rules", database, "--json", read).exit_code != 0
+    assert (file.read_bytes(), database.read_bytes()) == before
     again = run(file, "--rules", database, "--json", report)
     assert again.exit_code == 0
     assert {one["status"] for one in json.loads(report.read_text())["rules"]} == {"derivable", "refuted"}
