@@ -9,7 +9,8 @@
 
 A property stands that is proved on enough cases, or that is tested on enough samples where Z3 decides nothing; one that is never
 met has no evidence and does not stand. All evidence is cached as it comes, by the property's digest and that of the code it rests
-on, a file for each property and for each part of the questions about the set: what is interrupted goes on where it stopped.
+on, a file for each way of each property and for each part of the questions about the set: what is interrupted goes on where it
+stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rulegen.properties.cache import AuditLimits, Evidence, EvidenceCache, SetPart
+from rulegen.properties.cache import AuditLimits, Evidence, EvidenceCache, Found, SetPart
 from rulegen.properties.cases import shape_of
 from rulegen.properties.consistency import TypedSide, inconsistencies, lemmas, sides_of
 from rulegen.properties.everywhere import holds_everywhere
@@ -178,7 +179,7 @@ def properties_report(
     evidence_of: dict[str, Evidence] = {}
     pending = []
     for axiom in axioms.values():
-        evidence = cache.read(axiom)
+        evidence = cache.read_all(axiom)
         if evidence is None:
             pending.append(axiom)
         else:
@@ -224,15 +225,22 @@ def properties_report(
 
 def _examine(axioms: Sequence[Axiom], cache: EvidenceCache) -> dict[str, Evidence]:
     """Finds and records the evidence for some properties, each as it comes."""
-    evidence_of: dict[str, Evidence] = {}
-    for axiom in axioms:
-        evidence = evidence_of[axiom.name] = (
-            validate_symbolically(axiom, cache.limits.cases),
-            validate_numerically(axiom, cache.limits.samples),
-            validate_in_runtime(axiom, cache.limits.runs),
+
+    def found(axiom: Axiom, kind: type[Found], examine: Callable[[Axiom, int], Found]) -> Found:
+        known = cache.read(axiom, kind)
+        if known is None:
+            known = examine(axiom, cache.limits.of(kind))
+            cache.write(axiom, known)
+        return known
+
+    return {
+        axiom.name: (
+            found(axiom, SymbolicEvidence, validate_symbolically),
+            found(axiom, NumericEvidence, validate_numerically),
+            found(axiom, RuntimeEvidence, validate_in_runtime),
         )
-        cache.write(axiom, evidence)
-    return evidence_of
+        for axiom in axioms
+    }
 
 
 _LEMMAS, _INCONSISTENT = "lemmas", "inconsistent"
