@@ -244,7 +244,7 @@ def _examine(axioms: Sequence[Axiom], cache: EvidenceCache) -> dict[str, Evidenc
 
 
 _LEMMAS, _INCONSISTENT = "lemmas", "inconsistent"
-_PART = 40
+_PART = 80
 """Properties, or terms, of which a question about the set is asked at once."""
 
 
