@@ -132,6 +132,12 @@ class PropertiesReport:
         """Whether every property stands and nothing false follows."""
         return not self.inconsistent and all(record.stands for record in self.properties)
 
+    @property
+    def least(self) -> tuple[int, int]:
+        """Cases on which each was examined that has more, and samples on which each was compared, at least."""
+        cases = [record.symbolic.cases for record in self.properties if not record.symbolic.exhaustive]
+        return min(cases, default=0), min((record.numeric.hits for record in self.properties), default=0)
+
     def to_record(self) -> str:
         """What was found of each property, a line for each: what has changed since has another digest."""
         rows = {
@@ -140,9 +146,11 @@ class PropertiesReport:
                 "standing": record.standing,
                 "sizes": "all" if record.everywhere else "bounded",
                 "cases": record.symbolic.cases,
+                "all_cases": record.symbolic.exhaustive,
                 "samples": record.numeric.hits,
                 "exact": record.numeric.exact,
                 "runs": record.runtime.runs,
+                **({"why": record.why} if record.why else {}),
             }
             for record in self.properties
         }

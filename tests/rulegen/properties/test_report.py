@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,17 @@ def test_a_changed_property_is_examined_again(tmp_path: Path) -> None:
     report = properties_report({"a": changed}, limits=LIMITS, folder=tmp_path, as_a_set=False)
     assert not report.passed and report.properties[0].standing is Standing.REFUTED
     assert report.to_json()["properties"][0]["symbolic"]["verdict"] == "refuted"
+
+
+def test_the_report_says_what_each_rests_on(tmp_path: Path) -> None:
+    """The least that any was met on, whether there is more, and of one that is not proved why."""
+    axioms = some("eye.square", "matmul.associative", "hard_sigmoid.sixths")
+    report = properties_report(axioms, limits=LIMITS, processes=1, folder=tmp_path, as_a_set=False)
+    assert report.passed and report.least == (LEAST_CASES, LEAST_HITS)
+    rows = json.loads(report.to_record())
+    assert [rows[name]["all_cases"] for name in axioms] == [True, False, False]
+    assert 0 < rows["eye.square"]["cases"] < LEAST_CASES and "why" not in rows["eye.square"]
+    assert "a number is rounded" in rows["hard_sigmoid.sixths"]["why"]
 
 
 def test_a_property_that_is_never_met_does_not_pass(tmp_path: Path) -> None:
