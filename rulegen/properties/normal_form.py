@@ -15,10 +15,9 @@ Equations are meant where both sides have values.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
 from itertools import chain
 
 from mugraph.domains.functions import FUNCTIONS
@@ -34,7 +33,10 @@ _NUMBER: frozenset[tuple[Atom, int]] = frozenset()
 """The monomial of constants."""
 _MOST_CLAUSES, _MOST_MEMBERS, _MOST_TERMS = 256, 2_000, 4_000
 """Maxima of which a minimum is taken, members of all of them, and terms of these: what is larger stays as it is."""
-_WHOLE_VALUED = ("floor", "ceil", "round", "sign")
+_MOST_POWER = 4
+"""Factors of which an exponential becomes a product."""
+_STEPS: Mapping[str, Callable[[Fraction], int]] = {"floor": math.floor, "ceil": math.ceil, "round": round}
+_WHOLE_VALUED = (*_STEPS, "sign")
 
 _Bound = Fraction | float
 _Clauses = Sequence[frozenset[Poly]]
@@ -110,9 +112,11 @@ class NormalForms:
         definition = self._definition(function, *arguments) if self._defined else None
         if definition is not None:
             return self.of(definition)
-        if function in ("exp", "log"):
-            return self._undone(function, arguments[0])
-        if function in ("floor", "ceil", "round"):
+        if function == "exp":
+            return self._power(arguments[0])
+        if function == "log":
+            return self._logarithm(arguments[0])
+        if function in _STEPS:
             return self._stepped(function, arguments[0])
         if function.startswith("cast_") and self._holds(function.removeprefix("cast_"), arguments[0]):
             return arguments[0]
@@ -135,31 +139,43 @@ class NormalForms:
             return poly - more[0] * Poly.atom("floor", poly * more[0].inverse())
         return None
 
-    def _undone(self, function: str, poly: Poly) -> Poly:
-        """An exponential of logarithms, or a logarithm of exponentials, by the rest of the argument."""
-        outside, rest = Poly.constant(function == "exp"), poly
-        if function == "exp":
-            for monomial, coefficient in poly.terms.items():
-                ((atom, power),) = monomial if len(monomial) == 1 else [((None,), 0)]
-                if atom[0] == "log" and power == 1 and coefficient.denominator == 1 and abs(coefficient) <= 4:
-                    rest = rest - Poly({monomial: coefficient})
-                    factor = atom[1] if coefficient > 0 else atom[1].inverse()
-                    outside = reduce(lambda a, b: a * b, [factor] * abs(coefficient.numerator), outside)
-            return outside if not rest.terms else outside * Poly.atom("exp", rest)
+    @staticmethod
+    def _power(poly: Poly) -> Poly:
+        """An exponential: that of a whole multiple of a logarithm is a power."""
+        outside, rest = _ONE, poly
+        for monomial, coefficient in poly.terms.items():
+            ((atom, power), *others) = monomial or [((None,), 0)]
+            if (
+                atom[0] == "log"
+                and power == 1
+                and not others
+                and coefficient.denominator == 1
+                and abs(coefficient) <= _MOST_POWER
+            ):
+                rest = rest - Poly({monomial: coefficient})
+                for _ in range(abs(coefficient.numerator)):
+                    outside = outside * (atom[1] if coefficient > 0 else atom[1].inverse())
+        return outside * Poly.atom("exp", rest) if rest.terms else outside
+
+    @staticmethod
+    def _logarithm(poly: Poly) -> Poly:
+        """A logarithm: that of a product is one of what stands beside exponentials."""
         if len(poly.terms) != 1:
             return Poly.atom("log", poly)
         ((monomial, coefficient),) = poly.terms.items()
-        powers = {atom: power for atom, power in monomial if atom[0] == "exp"}
-        for atom, power in powers.items():
-            outside = outside + _times(atom[1], power)
-        rest = Poly({frozenset((a, p) for a, p in monomial if a not in powers): coefficient})
-        ((kept, number),) = rest.terms.items()
-        if number == 1 and len(kept) == 1:  # of an odd power, and of an inverse: these have the sign of what they are of
-            ((atom, power),) = kept
-            base, times = (atom[1], -power) if atom[0] == "inv" else (Poly.atom(*atom), power)
-            if power % 2:
-                return outside + _times(Poly.atom("log", base), times)
-        return outside if rest == _ONE else outside + Poly.atom("log", rest)
+        exponents = Poly({})
+        for atom, power in monomial:
+            if atom[0] == "exp":
+                exponents = exponents + _times(atom[1], power)
+        beside = frozenset((atom, power) for atom, power in monomial if atom[0] != "exp")
+        if coefficient == 1 and not beside:
+            return exponents
+        if coefficient == 1 and len(beside) == 1:
+            ((atom, power),) = beside
+            if power % 2:  # an odd power and an inverse have the sign of what they are of
+                base, times = (atom[1], -power) if atom[0] == "inv" else (Poly.atom(*atom), power)
+                return exponents + _times(Poly.atom("log", base), times)
+        return exponents + Poly.atom("log", Poly({beside: coefficient}))
 
     def _stepped(self, function: str, poly: Poly) -> Poly:
         """A rounding: whole summands stay as they are, but for ties that go to what is even."""
@@ -168,8 +184,7 @@ class NormalForms:
         if not rest.terms:
             return whole
         if set(rest.terms) == {_NUMBER} and (function != "round" or not whole.terms):
-            step = {"floor": math.floor, "ceil": math.ceil, "round": round}[function]
-            return whole + Poly.constant(step(rest.terms[_NUMBER]))
+            return whole + Poly.constant(_STEPS[function](rest.terms[_NUMBER]))
         return Poly.atom("round", poly) if function == "round" else whole + Poly.atom(function, rest)
 
     def _is_whole(self, monomial: frozenset[tuple[Atom, int]], coefficient: Fraction) -> bool:

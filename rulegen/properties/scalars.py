@@ -38,11 +38,13 @@ class ScalarVerdict:
         verdict: proved, refuted or unknown.
         reason: why not proved.
         model: inputs that tell the sides apart, where there are such.
+        by_z3: whether it is Z3's.
     """
 
     verdict: Verdict
     reason: str = ""
     model: Mapping[Atom, float] | None = None
+    by_z3: bool = False
 
 
 @lru_cache(maxsize=1)
@@ -217,9 +219,9 @@ def _by_z3(left: Poly, right: Poly, assumed: Sequence[tuple[str, Poly]]) -> Scal
     solver.add(*facts, *problem.facts, goal)
     answer = solver.check()
     if answer == z3.unsat:
-        return ScalarVerdict(Verdict.PROVED)
+        return ScalarVerdict(Verdict.PROVED, by_z3=True)
     if answer == z3.unknown:
-        return ScalarVerdict(Verdict.UNKNOWN, f"Z3 gives up ({solver.reason_unknown()})")
+        return ScalarVerdict(Verdict.UNKNOWN, f"Z3 gives up ({solver.reason_unknown()})", by_z3=True)
     model = solver.model()
     values = {}
     for atom, constant in problem.inputs.items():
@@ -227,4 +229,4 @@ def _by_z3(left: Poly, right: Poly, assumed: Sequence[tuple[str, Poly]]) -> Scal
         value = value.approx(20) if z3.is_algebraic_value(value) else value
         values[atom] = float(value.as_fraction())
     told = "but functions are only symbols to it" if problem.has_symbols else "by less than floats do: a number is rounded"
-    return ScalarVerdict(Verdict.UNKNOWN, f"Z3 tells the sides apart, {told}", values)
+    return ScalarVerdict(Verdict.UNKNOWN, f"Z3 tells the sides apart, {told}", values, by_z3=True)

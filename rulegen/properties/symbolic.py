@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -273,15 +273,15 @@ class _SymbolicCheck:
         if key not in self.decided and self.gave_up is not None:
             return self.gave_up
         if key not in self.decided:
-            self.by_z3 += 1
             self.decided[key] = decide(renamed[0], renamed[1], sorted(facts, key=repr))
+            self.by_z3 += self.decided[key].by_z3
         answer = self.decided[key]
         if answer.model is None:
             if answer.verdict == Verdict.UNKNOWN:  # larger cases would only cost time; floats go on refuting
                 self.gave_up = answer
             return answer
         back = {new: old for old, new in names.items()}
-        return ScalarVerdict(answer.verdict, answer.reason, {back[atom]: value for atom, value in answer.model.items()})
+        return replace(answer, model={back[atom]: value for atom, value in answer.model.items()})
 
     def _floats_differ(
         self,

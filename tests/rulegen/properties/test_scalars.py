@@ -128,6 +128,11 @@ def test_what_must_be_known_is_asked(left: object, right: object, assumed: list[
     assert decide(entry(left), entry(right), assumed).verdict == Verdict.UNKNOWN
 
 
+def test_z3_is_asked_where_normal_forms_differ() -> None:
+    assert not decide(entry(greatest(S.add(MANY, X))), entry(S.add(greatest(MANY), X))).by_z3
+    assert decide(entry(S.apply("abs", S.neg(X))), entry(S.apply("abs", X))).by_z3
+
+
 def test_a_rounded_number_is_told_from_a_function_that_is_unknown() -> None:
     sixth = decide(entry(S.mul(X, S.const(1 / 6))), entry(S.div(X, S.const(6))))
     assert sixth.verdict == Verdict.UNKNOWN and "a number is rounded" in sixth.reason
