@@ -205,11 +205,13 @@ def properties_report(
         for task in as_completed([pool.submit(_examine, batch, cache) for batch in batches]):
             evidence_of |= task.result()
             told()
-        asked = any(part.question == _INCONSISTENT for part in unanswered)
-        sides = [side for some in pool.map(sides_of, axioms.values(), chunksize=4) for side in some] if asked else []
-        for answered in as_completed([pool.submit(_answer, part, dict(axioms), sides, cache) for part in unanswered]):
-            answers |= answered.result()
-            told()
+        for question in (_LEMMAS, _INCONSISTENT):  # lemmas need no sides, which take minutes: they are kept before
+            asked = [part for part in unanswered if part.question == question]
+            needed = axioms.values() if asked and question == _INCONSISTENT else ()
+            sides = [side for some in pool.map(sides_of, needed, chunksize=4) for side in some]
+            for answered in as_completed([pool.submit(_answer, part, dict(axioms), sides, cache) for part in asked]):
+                answers |= answered.result()
+                told()
     derived = {name for part in parts if part.question == _LEMMAS for name in answers[part]}
     cited = Counter(name for rule in rules for name in {i.axiom for i in rule.certificate.instances})
     return PropertiesReport(

@@ -56,21 +56,19 @@ def test_what_was_found_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch:
         properties_report(axioms, limits=LIMITS, processes=1, folder=tmp_path)
     assert len(examined) == 2 and len(list(tmp_path.iterdir())) == 3 * 2 + 1, "also that the third is proved"
     monkeypatch.setattr(properties, "validate_numerically", lambda *a: examined.append(a[0].name) or numerically(*a))
-    answered = properties._answer
+    sides_of = properties.sides_of
 
-    def interrupted_at_the_second(part: Any, *rest: Any) -> dict[Any, list[str]]:
-        if part.question == "inconsistent":
-            raise KeyboardInterrupt
-        return answered(part, *rest)
+    def interrupted(axiom: Any) -> list[Any]:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(properties, "_answer", interrupted_at_the_second)
+    monkeypatch.setattr(properties, "sides_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         properties_report(axioms, limits=LIMITS, processes=1, folder=tmp_path)
     assert sorted(examined) == sorted(axioms), "each is examined once, over both runs"
     assert len(list(tmp_path.iterdir())) == 3 * 3 + 1
     monkeypatch.setattr(properties, "_examine", None)
     monkeypatch.setattr(properties, "lemmas", None)
-    monkeypatch.setattr(properties, "_answer", answered)
+    monkeypatch.setattr(properties, "sides_of", sides_of)
     assert properties_report(axioms, limits=LIMITS, processes=1, folder=tmp_path).passed
 
 
