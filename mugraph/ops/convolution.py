@@ -195,7 +195,7 @@ def _conv(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Arra
 
     def rows(a: np.ndarray) -> np.ndarray:
         lead, outputs = a.shape[: -n - 2], a.shape[-n - 2]
-        return a.reshape(*lead, 1, group, outputs // group, -1)
+        return a.reshape(*lead, 1, group, outputs // group, math.prod(a.shape[-n - 1 :]))
 
     def unfold(product: np.ndarray) -> np.ndarray:
         places = _places(attrs, domain.shape(x)[-n:], kernel())

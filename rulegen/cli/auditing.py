@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 
 from rulegen.cli.console import bar, jobs_option, name_of, output, rules_of, trust_option
-from rulegen.properties.report import LEAST_CASES, LEAST_HITS, properties_report
+from rulegen.properties.report import properties_report
 from rulegen.share.audit import audit
 from rules_db.files import write_text
 from rules_db.history import Action
@@ -116,9 +116,10 @@ def _audit_axioms(rules: str | None, jobs: int, json_file: Path | None, record_f
     counted = ", ".join(f"{number} {found}" for found, number in counts.items())
     lemmas = sum(bool(record.lemma) for record in report.properties)
     everywhere = sum(record.everywhere for record in report.properties)
-    least = f"at least {LEAST_CASES} cases or all, {LEAST_HITS} samples"
+    cases, samples = report.least
+    least = f"each on {cases} cases at least or on all that there are, and on {samples} samples"
     console.print(
-        f"{len(report.properties)} properties ({least}): {counted}; {everywhere} at all sizes; {lemmas} follow from others",
+        f"{len(report.properties)} properties: {counted}; {least}; {everywhere} at all sizes; {lemmas} follow from others",
         markup=False,
     )
     if not report.passed:

@@ -1,8 +1,9 @@
 """Evidence for operator properties on disk, by the digest of the code that it rests on.
 
-That code is the import closure of the modules that find the evidence, and the modules in which the operators that a property
-names are written. The registry of operators imports all of them, so that the closure does not follow it: a change to one
-operator leaves the evidence for properties of others valid.
+That code is the import closure of the module that finds the evidence, and the modules in which the operators that a property
+names are written. Each of the ways in which a property is examined has a file of its own, so that a change to what decides
+polynomials leaves the samples and the runs valid. The registry of operators imports all of them, so that the closure does not
+follow it: a change to one operator leaves the evidence for properties of others valid.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mugraph.ops import REGISTRY, get_operator
 from mugraph.terms.term import walk
@@ -28,13 +29,14 @@ from rules_db.stamp import imported_files
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Verdict
 
-__all__ = ["AuditLimits", "Evidence", "EvidenceCache", "SetPart"]
+__all__ = ["AuditLimits", "Evidence", "EvidenceCache", "Found", "SetPart"]
 
 Evidence = tuple[SymbolicEvidence, NumericEvidence, RuntimeEvidence]
+Found = TypeVar("Found", SymbolicEvidence, NumericEvidence, RuntimeEvidence)
+"""What one of the ways found. The class stands in the module that finds it."""
 
-_EACH = ("rulegen.properties.symbolic", "rulegen.properties.validate", "rulegen.properties.runtime")
-_SET = ("rulegen.properties.consistency",)
-"""Modules that find evidence for each property, and for all as a set."""
+_SET = "rulegen.properties.consistency"
+"""The module that finds evidence for all properties as a set."""
 _PACKAGES = ("mugraph", "rules_db", "rulegen")
 _REGISTRY = "mugraph.ops"
 
@@ -53,8 +55,9 @@ class AuditLimits:
     cases: int = 60
     runs: int = 6
 
-    def __str__(self) -> str:
-        return f"{self.samples}-{self.cases}-{self.runs}"
+    def of(self, kind: type[Found]) -> int:
+        """The amount of one kind."""
+        return {SymbolicEvidence: self.cases, NumericEvidence: self.samples, RuntimeEvidence: self.runs}[kind]
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class SetPart:
 
 
 class EvidenceCache:
-    """A folder of evidence, a file for each property and one for each part of a question about all as a set.
+    """A folder of evidence, a file for each property and way and one for each part of a question about all as a set.
 
     Args:
         folder: of the files.
@@ -85,24 +88,28 @@ class EvidenceCache:
     def __init__(self, folder: Path, limits: AuditLimits) -> None:
         self.folder, self.limits = folder, limits
 
-    def file(self, axiom: Axiom) -> Path:
-        """The file of a property."""
-        return self.folder / f"{axiom.digest}-{_engine([axiom], _EACH)}-{self.limits}.json"
+    def file(self, axiom: Axiom, kind: type[Found]) -> Path:
+        """The file of what one way found of a property."""
+        way = kind.__module__.rpartition(".")[2]
+        return self.folder / f"{axiom.digest}-{way}-{_engine([axiom], kind.__module__)}-{self.limits.of(kind)}.json"
 
-    def read(self, axiom: Axiom) -> Evidence | None:
-        """Evidence for a property; ``None`` where there is none that can be read."""
+    def read(self, axiom: Axiom, kind: type[Found]) -> Found | None:
+        """What one way found of a property; ``None`` where there is nothing that can be read."""
         try:
-            content = json.loads(self.file(axiom).read_text(encoding="utf-8"))
-            symbolic = SymbolicEvidence(**{**content["symbolic"], "verdict": Verdict(content["symbolic"]["verdict"])})
-            return symbolic, NumericEvidence(**content["numeric"]), RuntimeEvidence(**content["runtime"])
+            content = json.loads(self.file(axiom, kind).read_text(encoding="utf-8"))
+            return kind(**(content | {"verdict": Verdict(content["verdict"])} if "verdict" in content else content))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self, axiom: Axiom, evidence: Evidence) -> None:
-        """Records evidence for a property."""
-        symbolic, numeric, runtime = evidence
-        content = {"symbolic": asdict(symbolic), "numeric": asdict(numeric), "runtime": asdict(runtime)}
-        _write(self.file(axiom), content)
+    def read_all(self, axiom: Axiom) -> Evidence | None:
+        """What all ways found of a property; ``None`` where one is missing."""
+        symbolic, numeric = self.read(axiom, SymbolicEvidence), self.read(axiom, NumericEvidence)
+        runtime = self.read(axiom, RuntimeEvidence)
+        return None if symbolic is None or numeric is None or runtime is None else (symbolic, numeric, runtime)
+
+    def write(self, axiom: Axiom, found: Found) -> None:
+        """Records what one way found of a property."""
+        _write(self.file(axiom, type(found)), asdict(found))
 
     def read_part(self, axioms: Mapping[str, Axiom], part: SetPart) -> list[str] | None:
         """The answers to a part of a question about properties as a set; ``None`` where there are none that can be read."""
@@ -125,9 +132,9 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
     write_text(file, json.dumps(content))
 
 
-def _engine(axioms: Iterable[Axiom], roots: tuple[str, ...]) -> str:
-    """A digest of the properties, of the code that examines them and of the operators that they name."""
-    content = hashlib.blake2b(_closure_digest(roots), digest_size=8)
+def _engine(axioms: Iterable[Axiom], finder: str) -> str:
+    """A digest of the properties, of the module that examines them and of the operators that they name."""
+    content = hashlib.blake2b(_closure_digest(finder), digest_size=8)
     operators: set[str] = set()
     for axiom in axioms:
         content.update(axiom.digest.encode())
@@ -140,10 +147,10 @@ def _engine(axioms: Iterable[Axiom], roots: tuple[str, ...]) -> str:
 
 
 @cache
-def _closure_digest(roots: tuple[str, ...]) -> bytes:
-    """A digest of all that some modules import, without the operators."""
-    content = hashlib.blake2b(digest_size=8)
-    for name, file in imported_files((*roots, __name__), _PACKAGES, without={_REGISTRY}).items():
+def _closure_digest(finder: str) -> bytes:
+    """A digest of all that a module imports, without the operators, and of this module."""
+    content = hashlib.blake2b(_source(__name__), digest_size=8)
+    for name, file in imported_files((finder,), _PACKAGES, without={_REGISTRY}).items():
         content.update(name.encode())
         content.update(file.read_bytes())
     return content.digest()

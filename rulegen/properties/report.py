@@ -9,7 +9,8 @@
 
 A property stands that is proved on enough cases, or that is tested on enough samples where Z3 decides nothing; one that is never
 met has no evidence and does not stand. All evidence is cached as it comes, by the property's digest and that of the code it rests
-on, a file for each property and for each part of the questions about the set: what is interrupted goes on where it stopped.
+on, a file for each way of each property and for each part of the questions about the set: what is interrupted goes on where it
+stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from rulegen.properties.cache import AuditLimits, Evidence, EvidenceCache, SetPart
+from rulegen.properties.cache import AuditLimits, Evidence, EvidenceCache, Found, SetPart
 from rulegen.properties.cases import shape_of
 from rulegen.properties.consistency import TypedSide, inconsistencies, lemmas, sides_of
 from rulegen.properties.everywhere import holds_everywhere
@@ -131,6 +132,12 @@ class PropertiesReport:
         """Whether every property stands and nothing false follows."""
         return not self.inconsistent and all(record.stands for record in self.properties)
 
+    @property
+    def least(self) -> tuple[int, int]:
+        """Cases on which each was examined that has more, and samples on which each was compared, at least."""
+        cases = [record.symbolic.cases for record in self.properties if not record.symbolic.exhaustive]
+        return min(cases, default=0), min((record.numeric.hits for record in self.properties), default=0)
+
     def to_record(self) -> str:
         """What was found of each property, a line for each: what has changed since has another digest."""
         rows = {
@@ -139,9 +146,11 @@ class PropertiesReport:
                 "standing": record.standing,
                 "sizes": "all" if record.everywhere else "bounded",
                 "cases": record.symbolic.cases,
+                "all_cases": record.symbolic.exhaustive,
                 "samples": record.numeric.hits,
                 "exact": record.numeric.exact,
                 "runs": record.runtime.runs,
+                **({"why": record.why} if record.why else {}),
             }
             for record in self.properties
         }
@@ -178,7 +187,7 @@ def properties_report(
     evidence_of: dict[str, Evidence] = {}
     pending = []
     for axiom in axioms.values():
-        evidence = cache.read(axiom)
+        evidence = cache.read_all(axiom)
         if evidence is None:
             pending.append(axiom)
         else:
@@ -196,11 +205,13 @@ def properties_report(
         for task in as_completed([pool.submit(_examine, batch, cache) for batch in batches]):
             evidence_of |= task.result()
             told()
-        asked = any(part.question == _INCONSISTENT for part in unanswered)
-        sides = [side for some in pool.map(sides_of, axioms.values(), chunksize=4) for side in some] if asked else []
-        for answered in as_completed([pool.submit(_answer, part, dict(axioms), sides, cache) for part in unanswered]):
-            answers |= answered.result()
-            told()
+        for question in (_LEMMAS, _INCONSISTENT):  # lemmas need no sides, which take minutes: they are kept before
+            asked = [part for part in unanswered if part.question == question]
+            needed = axioms.values() if asked and question == _INCONSISTENT else ()
+            sides = [side for some in pool.map(sides_of, needed, chunksize=4) for side in some]
+            for answered in as_completed([pool.submit(_answer, part, dict(axioms), sides, cache) for part in asked]):
+                answers |= answered.result()
+                told()
     derived = {name for part in parts if part.question == _LEMMAS for name in answers[part]}
     cited = Counter(name for rule in rules for name in {i.axiom for i in rule.certificate.instances})
     return PropertiesReport(
@@ -224,19 +235,26 @@ def properties_report(
 
 def _examine(axioms: Sequence[Axiom], cache: EvidenceCache) -> dict[str, Evidence]:
     """Finds and records the evidence for some properties, each as it comes."""
-    evidence_of: dict[str, Evidence] = {}
-    for axiom in axioms:
-        evidence = evidence_of[axiom.name] = (
-            validate_symbolically(axiom, cache.limits.cases),
-            validate_numerically(axiom, cache.limits.samples),
-            validate_in_runtime(axiom, cache.limits.runs),
+
+    def found(axiom: Axiom, kind: type[Found], examine: Callable[[Axiom, int], Found]) -> Found:
+        known = cache.read(axiom, kind)
+        if known is None:
+            known = examine(axiom, cache.limits.of(kind))
+            cache.write(axiom, known)
+        return known
+
+    return {
+        axiom.name: (
+            found(axiom, SymbolicEvidence, validate_symbolically),
+            found(axiom, NumericEvidence, validate_numerically),
+            found(axiom, RuntimeEvidence, validate_in_runtime),
         )
-        cache.write(axiom, evidence)
-    return evidence_of
+        for axiom in axioms
+    }
 
 
 _LEMMAS, _INCONSISTENT = "lemmas", "inconsistent"
-_PART = 40
+_PART = 80
 """Properties, or terms, of which a question about the set is asked at once."""
 
 

@@ -1,4 +1,5 @@
-"""Equality of entries: polynomials over real inputs and function symbols, decided by Z3 where their canonical forms differ.
+"""Equality of entries: polynomials over real inputs and function symbols, decided by Z3 where their normal forms differ
+(:mod:`rulegen.properties.normal_form`).
 
 Division and functions are no arithmetic to Z3, which would leave them undecided: every application is an unknown number
 together with the facts that define it (``x * inv(x) = 1``, ``sqrt(x)^2 = x`` and ``sqrt(x) >= 0``, ``exp > 0`` with
@@ -9,7 +10,7 @@ radicand negative.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, reduce
@@ -19,11 +20,14 @@ import z3
 
 from mugraph.domains.functions import FUNCTIONS
 from mugraph.domains.symbolic import Atom, Poly
+from rulegen.properties.normal_form import LEAST, NormalForms
 from rules_db.trust.rule import Verdict
 
-__all__ = ["ScalarVerdict", "decide", "input_atoms", "order_form", "rename_inputs"]
+__all__ = ["ScalarVerdict", "decide", "input_atoms", "rename_inputs"]
 
-_TIMEOUT_MS = 1500
+_MOST_STEPS, _RESERVE_MS = 2_000_000, 60_000
+"""What Z3 may spend on an equation in its own count, some seconds, so that a busy machine answers as an idle one does (those that
+it proves take thousands); and in milliseconds, should it not count."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +38,21 @@ class ScalarVerdict:
         verdict: proved, refuted or unknown.
         reason: why not proved.
         model: inputs that tell the sides apart, where there are such.
+        by_z3: whether it is Z3's.
     """
 
     verdict: Verdict
     reason: str = ""
     model: Mapping[Atom, float] | None = None
+    by_z3: bool = False
 
 
 @lru_cache(maxsize=1)
 def _solver() -> z3.Solver:
     """One solver in one context: many contexts in a process are reported to crash."""
     solver = z3.SolverFor("QF_NRA")
-    solver.set("timeout", _TIMEOUT_MS)
+    solver.set("rlimit", _MOST_STEPS)
+    solver.set("timeout", _RESERVE_MS)
     return solver
 
 
@@ -92,79 +99,13 @@ def rename_inputs(poly: Poly, names: Mapping[Atom, Atom]) -> Poly:
     return Poly({frozenset((atom(a), power) for a, power in monomial): c for monomial, c in poly.terms.items()})
 
 
-def order_form(poly: Poly) -> Poly:
-    """An equal polynomial with minima as negated maxima, drawn out of sums and increasing functions, and nested ones joined.
-
-    Z3 would have to try every order of the entries of a window.
-    """
-    total = Poly({})
-    for monomial, coefficient in poly.terms.items():
-        product = Poly.constant(coefficient)
-        for atom, power in monomial:
-            factor = _order_atom(atom)
-            for _ in range(abs(power)):
-                product = product * (factor if power > 0 else factor.inverse())
-        total = total + product
-    return total
-
-
-def _order_atom(atom: Atom) -> Poly:
-    function, *arguments = atom
-    if function == "x":
-        return Poly.atom(*atom)
-    if function in ("max", "min"):
-        members = [order_form(member) for member in arguments[0]]
-        return _maximum(members) if function == "max" else -_maximum(-member for member in members)
-    arguments = [order_form(a) if isinstance(a, Poly) else a for a in arguments]
-    row = FUNCTIONS.get(function)
-    spread = _spread(arguments[0]) if row is not None and row.increasing else None
-    if spread is None:
-        return Poly.atom(function, *arguments)
-    is_maximum, inner = spread
-    applied = [_order_atom((function, member)) for member in inner]
-    return _maximum(applied) if is_maximum else -_maximum(-member for member in applied)
-
-
-def _spread(poly: Poly) -> tuple[bool, list[Poly]] | None:
-    """The members, where a polynomial is a multiple of one maximum and summands without any, and whether it is a maximum."""
-    with_maxima = [(m, c) for m, c in poly.terms.items() if any(atom[0] == "max" for atom, _ in m)]
-    if len(with_maxima) != 1 or len(with_maxima[0][0]) != 1:
-        return None
-    ((monomial, coefficient),) = with_maxima
-    ((atom, power),) = monomial
-    rest = poly - Poly({monomial: coefficient})
-    factor = Poly.constant(coefficient)
-    return (coefficient > 0, [factor * member + rest for member in atom[1]]) if power == 1 else None
-
-
-def _maximum(members: Iterable[Poly], distribute: bool = True) -> Poly:
-    """The greatest of the members, nested maxima joined and constants reduced to the greatest."""
-    flat: set[Poly] = set()
-    pending = list(members)
-    while pending:
-        member = pending.pop()
-        spread = _spread(member)
-        if spread is not None and spread[0]:
-            pending += spread[1]
-        else:
-            flat.add(member)
-    constants = [member for member in flat if not set(member.terms) - {frozenset()}]
-    flat -= set(sorted(constants, key=lambda c: c.terms.get(frozenset(), Fraction(0)))[:-1])
-    minima = [(member, spread[1]) for member in flat if (spread := _spread(member)) is not None]
-    flat -= {member for member, inner in minima if flat & set(inner)}  # max(a, min(a, b)) = a
-    minima = [(member, inner) for member, inner in minima if member in flat]
-    if distribute and len(flat) > 1 and len(minima) == 1 and all(set(m.terms) - {frozenset()} for m in minima[0][1]):
-        ((minimum, inner),) = minima  # max(a, min(b, c)) = min(max(a, b), max(a, c))
-        return -_maximum([-_maximum((flat - {minimum}) | {member}) for member in inner], distribute=False)
-    return next(iter(flat)) if len(flat) == 1 else Poly.atom("max", frozenset(flat))
-
-
 class _Problem:
     """Z3 terms of polynomials, and the facts that define the unknowns in them."""
 
     def __init__(self) -> None:
         self.inputs: dict[Atom, Any] = {}
         self.facts: list[Any] = []
+        self.has_symbols = False
         self._atoms: dict[Any, Any] = {}
 
     def _fresh(self) -> Any:
@@ -196,6 +137,7 @@ class _Problem:
     def _define(self, atom: Atom) -> Any:
         function, *arguments = atom
         if function == "x":
+            self.has_symbols |= atom == LEAST
             self.inputs[atom] = unknown = self._fresh()
             return unknown
         if function in ("max", "min"):
@@ -204,21 +146,22 @@ class _Problem:
         argument = arguments[0]
         if function == "inv":
             return self._inverse(self.poly(argument), ("inv", argument))
-        if function == "exp":
-            return self._exponential(argument)
         if function == "abs":
             value = self.poly(argument)
             return z3.If(value >= 0, value, -value)
         if function == "sign":
             value = self.poly(argument)
             return z3.If(value > 0, z3.RealVal(1), z3.If(value < 0, z3.RealVal(-1), z3.RealVal(0)))
+        if function == "sqrt":
+            value, unknown = self.poly(argument), self._fresh()
+            self.facts += [value >= 0, unknown >= 0, unknown * unknown == value]
+            return unknown
+        self.has_symbols = True
+        if function == "exp":
+            return self._exponential(argument)
         if function in FUNCTIONS and FUNCTIONS[function].odd:
             return self._odd(function, argument)
-        unknown = self._fresh()
-        if function == "sqrt":
-            value = self.poly(argument)
-            self.facts += [value >= 0, unknown >= 0, unknown * unknown == value]
-        return unknown
+        return self._fresh()
 
     def _exponential(self, argument: Poly) -> Any:
         """exp of a sum is the product of the summands' exponentials; those of x and -x are inverse."""
@@ -248,31 +191,42 @@ def decide(left: Poly, right: Poly, assumed: Iterable[tuple[str, Poly]] = ()) ->
 
     Args:
         left, right: the entries.
-        assumed: relations of values to zero that hold: ``(">=", p)``, ``(">", p)`` or ``("!=", p)``.
+        assumed: relations of values to zero that hold: ``(">=", p)``, ``(">", p)`` or ``("!=", p)``; and ``("whole", p)``.
 
     Returns:
         ``proved``; or ``unknown`` with the reason, and with a model where Z3 finds values that tell the sides apart: those
         refute the equation only if evaluation confirms it, since the unknowns that stand for functions may not be theirs.
     """
-    left, right = order_form(left), order_form(right)
-    if left == right:
+    known = list(assumed)
+    pairs = [(forms.of(left), forms.of(right)) for forms in (NormalForms(known, defined) for defined in (False, True))]
+    if any(one == other for one, other in pairs):
         return ScalarVerdict(Verdict.PROVED)
+    answers = []
+    for one, other in dict.fromkeys(pairs):
+        answers.append(_by_z3(one, other, known))
+        if answers[-1].verdict == Verdict.PROVED:
+            return answers[-1]
+    return next((answer for answer in answers if answer.model is not None), answers[-1])
+
+
+def _by_z3(left: Poly, right: Poly, assumed: Sequence[tuple[str, Poly]]) -> ScalarVerdict:
     problem = _Problem()
     goal = problem.poly(left) != problem.poly(right)
     relations = {">=": lambda v: v >= 0, ">": lambda v: v > 0, "!=": lambda v: v != 0}
-    facts = [relations[relation](problem.poly(poly)) for relation, poly in assumed]
+    facts = [relations[relation](problem.poly(poly)) for relation, poly in assumed if relation in relations]
     solver = _solver()
     solver.reset()
     solver.add(*facts, *problem.facts, goal)
     answer = solver.check()
     if answer == z3.unsat:
-        return ScalarVerdict(Verdict.PROVED)
+        return ScalarVerdict(Verdict.PROVED, by_z3=True)
     if answer == z3.unknown:
-        return ScalarVerdict(Verdict.UNKNOWN, f"Z3 gives up ({solver.reason_unknown()})")
+        return ScalarVerdict(Verdict.UNKNOWN, f"Z3 gives up ({solver.reason_unknown()})", by_z3=True)
     model = solver.model()
     values = {}
     for atom, constant in problem.inputs.items():
         value = model.eval(constant, model_completion=True)
         value = value.approx(20) if z3.is_algebraic_value(value) else value
         values[atom] = float(value.as_fraction())
-    return ScalarVerdict(Verdict.UNKNOWN, "Z3 tells the sides apart, but functions are only symbols to it", values)
+    told = "but functions are only symbols to it" if problem.has_symbols else "by less than floats do: a number is rounded"
+    return ScalarVerdict(Verdict.UNKNOWN, f"Z3 tells the sides apart, {told}", values, by_z3=True)

@@ -6,20 +6,21 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import Unsupported
+from mugraph.domains.base import INTEGERS, Unsupported
 from mugraph.domains.real import Real
 from mugraph.domains.symbolic import Atom, Poly, Symbolic
 from mugraph.ops.interp import evaluate, infer_types
-from mugraph.terms.shape import DataType, ShapeError, Undecided, concrete
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Term, substitute
 from rulegen.numeric.samples import HIDING, POSITIONED, positioned
 from rulegen.properties.cases import Case, enumerate_cases
 from rulegen.properties.inputs import places, real_inputs
+from rulegen.properties.normal_form import LEAST
 from rulegen.properties.scalars import ScalarVerdict, decide, input_atoms, rename_inputs
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
@@ -92,8 +93,6 @@ class _Ordered(Symbolic):
     that nothing else is assumed of it.
     """
 
-    _LEAST = ("x", "-inf", ())
-
     def __init__(self) -> None:
         self._products = 0
 
@@ -108,10 +107,13 @@ class _Ordered(Symbolic):
         return x * y
 
     def const(self, value: Any) -> np.ndarray:
-        return self.input("-inf", ()) if value == -np.inf else super().const(value)
+        if value not in (np.inf, -np.inf):
+            return super().const(value)
+        below = self.input(LEAST[1], LEAST[2])
+        return below if value < 0 else self.neg(below)
 
     def exp(self, a: Any) -> Any:
-        hidden = frozenset({(self._LEAST, 1)})
+        hidden = frozenset({(LEAST, 1)})
         return self._map(lambda x: Poly({}) if x.terms.get(hidden, 0) > 0 else Poly.atom("exp", x), a)
 
     def less(self, a: Any, b: Any) -> Any:
@@ -151,6 +153,16 @@ def _as_number(truth: Any) -> np.ndarray:
     for index in np.ndindex(*values.shape):
         numbers[index] = Poly.constant(int(values[index]))
     return numbers
+
+
+def _of_integers(type_: TensorType, entries: Any) -> Iterator[tuple[str, Poly]]:
+    """What is known of the entries of integers: they are whole, and a byte has bounds."""
+    if type_.dtype in INTEGERS:
+        limits = np.iinfo(type_.dtype.numpy())
+        for entry in np.reshape(entries, -1):
+            yield "whole", entry
+            yield ">=", entry - Poly.constant(int(limits.min))
+            yield ">=", Poly.constant(int(limits.max)) - entry
 
 
 def _repeated(x: Any, axis: int) -> Any:
@@ -217,6 +229,8 @@ class _SymbolicCheck:
                 return ScalarVerdict(Verdict.PROVED)
             if differ:
                 return ScalarVerdict(Verdict.REFUTED, "values differ in floats")
+            if not case.types and self._floats_differ(left, right, case, masks, {}, tolerance=0) is False:
+                return ScalarVerdict(Verdict.PROVED)  # sides without variables are numbers
             return ScalarVerdict(Verdict.UNKNOWN, f"not a polynomial: {problem}")
         except ZeroDivisionError:
             return ScalarVerdict(Verdict.PROVED)  # the sides have no value here
@@ -232,6 +246,7 @@ class _SymbolicCheck:
             if c.predicate in _RELATIONS
             for entry in np.reshape(values[c.terms()[0]], -1)
         ]
+        assumed += [fact for name, value in inputs.items() if name not in fixed for fact in _of_integers(case.types[name], value)]
         undecided = ScalarVerdict(Verdict.PROVED)
         for one, other in pairs:
             if not (isinstance(one, Poly) and isinstance(other, Poly)):
@@ -249,7 +264,7 @@ class _SymbolicCheck:
         counts: Counter[str] = Counter()
         names: dict[Atom, Atom] = {}
         for atom in atoms:
-            names[atom] = ("x", atom[1], (counts[atom[1]],))
+            names[atom] = LEAST if atom == LEAST else ("x", atom[1], (counts[atom[1]],))
             counts[atom[1]] += 1
         relevant = [(relation, poly) for relation, poly in assumed if set(input_atoms(poly)) <= set(atoms)]
         renamed = [rename_inputs(p, names) for p in (left, right)]
@@ -258,18 +273,24 @@ class _SymbolicCheck:
         if key not in self.decided and self.gave_up is not None:
             return self.gave_up
         if key not in self.decided:
-            self.by_z3 += 1
             self.decided[key] = decide(renamed[0], renamed[1], sorted(facts, key=repr))
+            self.by_z3 += self.decided[key].by_z3
         answer = self.decided[key]
         if answer.model is None:
             if answer.verdict == Verdict.UNKNOWN:  # larger cases would only cost time; floats go on refuting
                 self.gave_up = answer
             return answer
         back = {new: old for old, new in names.items()}
-        return ScalarVerdict(answer.verdict, answer.reason, {back[atom]: value for atom, value in answer.model.items()})
+        return replace(answer, model={back[atom]: value for atom, value in answer.model.items()})
 
     def _floats_differ(
-        self, left: Term, right: Term, case: Case, masks: Mapping[str, np.ndarray], model: Mapping[Atom, float]
+        self,
+        left: Term,
+        right: Term,
+        case: Case,
+        masks: Mapping[str, np.ndarray],
+        model: Mapping[Atom, float],
+        tolerance: float = 1e-8,
     ) -> bool | None:
         """Whether the sides have other values; ``None`` where they have none (a window of padding only)."""
         inputs = real_inputs(self.axiom, case.attrs, case.types, np.random.default_rng(7)) | dict(masks)
@@ -283,7 +304,7 @@ class _SymbolicCheck:
             return None
         a, b = (np.asarray(values[side], np.float64) for side in (left, right))
         finite = np.isfinite(a) & np.isfinite(b)
-        return not np.allclose(a[finite], b[finite], rtol=1e-8, atol=1e-8)
+        return not np.allclose(a[finite], b[finite], rtol=tolerance, atol=tolerance)
 
 
 def examined(axiom: Axiom, case: Case) -> Verdict:

@@ -154,6 +154,15 @@ def test_convolution_of_symbolic_channels() -> None:
         conv("2", "[n,6,h,w]", "[5,3,3,3]")
 
 
+def test_convolution_of_no_channels() -> None:
+    """A slice of weights may take nothing: the result has no entries, and a sum over no channels is zero."""
+    for x, w, shape in (((1, 2, 5, 5), (0, 2, 3, 3), (1, 0, 5, 5)), ((1, 0, 5, 5), (2, 0, 3, 3), (1, 2, 5, 5))):
+        term = parse_term("Conv[dilations=(1,1),group=1,pads=(1,1,1,1),strides=(1,1)](x, w)")
+        assert infer_types([term], {"x": type_of(np.ones(x, F)), "w": type_of(np.ones(w, F))})[term] == type_of(np.ones(shape, F))
+        value = evaluate([term], Real(), {"x": np.ones(x), "w": np.ones(w)})[term]
+        np.testing.assert_array_equal(value, np.zeros(shape))
+
+
 @pytest.mark.parametrize("wrong", ["columns=-3", "rows=-1", "rows=2.0", "after=1.5", "before=true", "after=(1,2)"])
 def test_a_mask_of_positions_counts_places(wrong: str) -> None:
     right = {"after": "-1", "before": "2", "columns": "3", "rows": "4"}

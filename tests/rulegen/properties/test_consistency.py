@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rulegen.properties.consistency import inconsistencies, lemmas
+from mugraph.ops.interp import infer_types
+from rulegen.properties.consistency import inconsistencies, lemmas, sides_of
 from tests.support.properties import one, some
 
 LINEAR = ("add.commutative", "add.associative", "mul.commutative", "mul.add", "neg.involution", "sub.definition", "neg.add")
@@ -41,6 +42,16 @@ def test_quantised_variables_are_whole_numbers() -> None:
     assert list(inconsistencies(undone)) == []
     false = one("false: DequantizeLinear[axis=0](q, s, z) = DequantizeLinear[axis=0](q, s)")
     assert list(inconsistencies(undone | {false.name: false}))
+
+
+def test_what_takes_nothing_has_values() -> None:
+    """Among the terms are convolutions by slices of weights that take nothing; the whole audit ended on one."""
+    nothing = (
+        "Conv[dilations=(1,1),group=1,pads=(0,0,0,0),strides=(1,1)](x, Slice[axes=(-4,),ends=(1,),starts=(1,),steps=(1,)](w))"
+    )
+    axiom = one(f"empty: Neg(Neg({nothing})) = {nothing} when dim(w, -4, 1)")
+    assert any(0 in infer_types([term], types)[term].shape for term, types in sides_of(axiom))
+    assert list(inconsistencies({axiom.name: axiom})) == []
 
 
 @pytest.mark.parametrize(

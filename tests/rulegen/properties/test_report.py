@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -53,23 +54,21 @@ def test_what_was_found_before_an_interrupt_is_kept(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(properties, "validate_numerically", interrupted_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         properties_report(axioms, limits=LIMITS, processes=1, folder=tmp_path)
-    assert len(examined) == len(list(tmp_path.iterdir())) == 2
+    assert len(examined) == 2 and len(list(tmp_path.iterdir())) == 3 * 2 + 1, "also that the third is proved"
     monkeypatch.setattr(properties, "validate_numerically", lambda *a: examined.append(a[0].name) or numerically(*a))
-    answered = properties._answer
+    sides_of = properties.sides_of
 
-    def interrupted_at_the_second(part: Any, *rest: Any) -> dict[Any, list[str]]:
-        if part.question == "inconsistent":
-            raise KeyboardInterrupt
-        return answered(part, *rest)
+    def interrupted(axiom: Any) -> list[Any]:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(properties, "_answer", interrupted_at_the_second)
+    monkeypatch.setattr(properties, "sides_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         properties_report(axioms, limits=LIMITS, processes=1, folder=tmp_path)
     assert sorted(examined) == sorted(axioms), "each is examined once, over both runs"
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 3 * 3 + 1
     monkeypatch.setattr(properties, "_examine", None)
     monkeypatch.setattr(properties, "lemmas", None)
-    monkeypatch.setattr(properties, "_answer", answered)
+    monkeypatch.setattr(properties, "sides_of", sides_of)
     assert properties_report(axioms, limits=LIMITS, processes=1, folder=tmp_path).passed
 
 
@@ -88,6 +87,17 @@ def test_a_changed_property_is_examined_again(tmp_path: Path) -> None:
     report = properties_report({"a": changed}, limits=LIMITS, folder=tmp_path, as_a_set=False)
     assert not report.passed and report.properties[0].standing is Standing.REFUTED
     assert report.to_json()["properties"][0]["symbolic"]["verdict"] == "refuted"
+
+
+def test_the_report_says_what_each_rests_on(tmp_path: Path) -> None:
+    """The least that any was met on, whether there is more, and of one that is not proved why."""
+    axioms = some("eye.square", "matmul.associative", "hard_sigmoid.sixths")
+    report = properties_report(axioms, limits=LIMITS, processes=1, folder=tmp_path, as_a_set=False)
+    assert report.passed and report.least == (LEAST_CASES, LEAST_HITS)
+    rows = json.loads(report.to_record())
+    assert [rows[name]["all_cases"] for name in axioms] == [True, False, False]
+    assert 0 < rows["eye.square"]["cases"] < LEAST_CASES and "why" not in rows["eye.square"]
+    assert "a number is rounded" in rows["hard_sigmoid.sixths"]["why"]
 
 
 def test_a_property_that_is_never_met_does_not_pass(tmp_path: Path) -> None:

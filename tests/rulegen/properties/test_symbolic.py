@@ -14,6 +14,8 @@ from tests.support.properties import AXIOMS, one
     ("name", "limit"),
     [
         *((name, 12) for name in ("matmul.associative", "softmax.shift", "relu.factor", "exp.add", "where.not", "concat.swap")),
+        *((name, 8) for name in ("where.additive", "clip.definition", "quantize.undone.uint", "quantize.relu", "mod.mod")),
+        *((name, 8) for name in ("max_pool.shift.MaxPool", "max_pool.monotone.MaxPool.Clip", "sigmoid.definition", "log.power")),
         ("conv.concat_groups", 3),  # to find and to prove a fourth takes most of a minute
     ],
 )
@@ -51,6 +53,12 @@ def test_what_cannot_be_decided_is_unknown() -> None:
     assert evidence.verdict == Verdict.UNKNOWN and "symbols" in evidence.reason
     evidence = validate_symbolically(one("a: Add(x, y) = x when agree(x, y, -1), vector(x), ones(y), dim(x, -1, 4)"), limit=4)
     assert evidence.verdict == Verdict.UNKNOWN and evidence.reason == "no case admits it"
+
+
+def test_sides_without_variables_are_numbers() -> None:
+    assert validate_symbolically(AXIOMS["mod.range"], limit=4).verdict == Verdict.PROVED
+    false = one("a: Mod(Range[dtype=$t,limit=$n,start=0](), 1.0) = Range[dtype=$t,limit=$n,start=0]()")
+    assert validate_symbolically(false, limit=4).verdict == Verdict.REFUTED
 
 
 def test_a_slice_that_takes_nothing_proves_nothing_false() -> None:
