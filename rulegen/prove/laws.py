@@ -138,7 +138,7 @@ class LawDirection:
     @cached_property
     def match(self) -> Match:
         """Finds the new bindings under which ``matched`` are nodes, up to equality of operands."""
-        return write_match(self.language, self.matched, self.slots)
+        return write_match(self.language, self.matched, self.slots, self.measures)
 
     @cached_property
     def peek_left(self) -> Peek:
