@@ -140,8 +140,13 @@ def unpack(data: list[Any]) -> CandidateRule:
     """The candidate that was packed."""
     source, target, types = data
     return CandidateRule(
-        tuple(map(parse_term, source)), tuple(map(parse_term, target)), {name: parse_type(text) for name, text in types.items()}
+        tuple(map(_term, source)), tuple(map(_term, target)), {name: _type(text) for name, text in types.items()}
     )
+
+
+_term = lru_cache(maxsize=1 << 14)(parse_term)
+_type = lru_cache(maxsize=1 << 10)(parse_type)
+"""Many candidates of a growth share a side; all share the types."""
 
 
 def _checksum(record: bytes) -> bytes:
