@@ -132,7 +132,7 @@ class Journal:
 
 def pack(candidate: CandidateRule) -> list[Any]:
     """A candidate as JSON can say it."""
-    sides = [[format_term(root) for root in side] for side in (candidate.source, candidate.target)]
+    sides = [list(map(_text, side)) for side in (candidate.source, candidate.target)]
     return [*sides, {name: str(type_) for name, type_ in candidate.types.items()}]
 
 
@@ -144,6 +144,7 @@ def unpack(data: list[Any]) -> CandidateRule:
     )
 
 
+_text = lru_cache(maxsize=1 << 14)(format_term)
 _term = lru_cache(maxsize=1 << 14)(parse_term)
 _type = lru_cache(maxsize=1 << 10)(parse_type)
 """Many candidates of a growth share a side; all share the types."""

@@ -56,9 +56,11 @@ class UnitWorkers(ABC):
 
     Attributes:
         count: units that are worth having at the same time.
+        are_own: whether they are this process and those that it made, whose results need no check.
     """
 
     count = 1
+    are_own = False
 
     @abstractmethod
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
@@ -71,6 +73,8 @@ class UnitWorkers(ABC):
 class Here(UnitWorkers):
     """This process."""
 
+    are_own = True
+
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
         return map(function, units)
 
@@ -79,7 +83,7 @@ def sent_by(
     workers: UnitWorkers,
     function: Callable[[_T], _R],
     units: Sequence[_T],
-    read: Callable[[_R], tuple[_S, Sequence[Rule]]],
+    read: Callable[[_R], tuple[_S, Iterable[Rule]]],
     trust: Trust = Trust.PROVED,
 ) -> Iterator[_S]:
     """What workers, perhaps on other machines, give of units: read, and its rules checked, before anything is kept.
@@ -87,7 +91,7 @@ def sent_by(
     The units are asked for at once, so that who asks may do something else until their results are needed.
 
     Args:
-        read: what a unit gave as its asker uses it, and the rules in it.
+        read: what a unit gave as its asker uses it, and the rules in it, which are asked for where they are checked.
         trust: how much a rule has to bring.
 
     Raises:
@@ -99,11 +103,11 @@ def sent_by(
         for result in results:
             try:
                 value, rules = read(result)
+                for rule in () if workers.are_own else rules:
+                    if reason := trust.refusal(rule.certificate.evidence) or unproved(rule):
+                        raise StoreError(f"a worker sent rule {rule.id}, which is not taken: {reason}; {_OTHERS}")
             except (ValueError, TypeError, KeyError, IndexError, AttributeError) as problem:
                 raise StoreError(f"a worker sent what is no result of {function.__name__} ({problem}); {_OTHERS}") from None
-            for rule in () if isinstance(workers, Here) else rules:
-                if reason := trust.refusal(rule.certificate.evidence) or unproved(rule):
-                    raise StoreError(f"a worker sent rule {rule.id}, which is not taken: {reason}; {_OTHERS}")
             yield value
 
     return checked()
@@ -118,6 +122,8 @@ class Processes(UnitWorkers):
     Args:
         jobs: how many.
     """
+
+    are_own = True
 
     def __init__(self, jobs: int) -> None:
         self.count = jobs

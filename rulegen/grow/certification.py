@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -54,11 +54,11 @@ class Prospect:
     conditions: tuple[Condition, ...] | None = None
 
     @staticmethod
-    def read(data: list[Any]) -> tuple[Prospect, list[Rule]]:
+    def read(data: list[Any]) -> tuple[Prospect, Iterable[Rule]]:
         """The prospect that :func:`prospect_data` tells, and the rule in it, if any. Raises ValueError, TypeError."""
         fate, conditions = data
         prospect = Prospect(fate, None if conditions is None else parse_conditions(conditions) if conditions else ())
-        return prospect, [] if fate in FATES else [parse_rule(fate)]
+        return prospect, map(parse_rule, [] if fate in FATES else [fate])
 
 
 @unit_of_work

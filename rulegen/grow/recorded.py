@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ def recorded(
     workers: UnitWorkers,
     function: Callable[[Any], Any],
     units: Sequence[Any],
-    read: Callable[[Any, Any], tuple[_S, Sequence[Rule]]],
+    read: Callable[[Any, Any], tuple[_S, Iterable[Rule]]],
 ) -> Iterator[_S]:
     """What units give, in their order; those that the journal does not have are asked for at once.
 
@@ -37,7 +37,7 @@ def recorded(
 
     asked = iter(missing)  # results come in their order
 
-    def as_sent(data: Any) -> tuple[Any, Sequence[Rule]]:
+    def as_sent(data: Any) -> tuple[Any, Iterable[Rule]]:
         return data, read(units[next(asked)], data)[1]
 
     found = sent_by(workers, function, [units[number] for number in missing], as_sent)

@@ -49,6 +49,7 @@ QUESTIONS = 2
 """Rules that one unit asks about: a question takes up to a second, and all rules come with it."""
 
 
+@lru_cache(maxsize=4096)
 def _bare(rule: Rule) -> str:
     """A rule's text, without what deriving does not look at."""
     return format_rule(replace(rule, certificate=Certificate(()), provenance={}))

@@ -170,23 +170,27 @@ class _Grower:
             if not numbers:
                 return
             open_ = [number for number in numbers if self.journal.get(f"candidate {number}") is None]
-            asked = [number for number in open_ if not deriver.derives(self._candidates[number])]
+            derived = {number: deriver.derives(self._candidates[number]) for number in open_}
+            asked = [number for number in open_ if not derived[number]]
             units = [self._certifier.unit(self._candidates[number]) for number in asked]
             found = sent_by(self.workers, prospect_data, units, Prospect.read)
-            self._ahead.append(_Window(numbers.stop, deque(asked), found))
+            self._ahead.append(_Window(numbers.stop, deque(asked), found, derived, (deriver, len(self.growth.rules))))
 
     def _fates(self, deriver: Deriver) -> Iterator[tuple[CandidateRule, str]]:
         """The end of each candidate, in order, from the journal where it was found before: one of FATES, or a rule's text.
 
         What becomes of those that the rules so far do not derive is found out for several at the same time. Each is asked again
-        in its turn, when all rules before it are there: so nothing depends on how many are found out together.
+        in its turn, when all rules before it are there, unless none came since: so nothing depends on how many are found out
+        together.
         """
         for number, candidate in enumerate(self._candidates):
             self._next = number
             self.look_ahead(deriver)
-            found = None
+            found, derived = None, None
             if self._ahead:
                 window = self._ahead[0]
+                if window.rules == (deriver, len(self.growth.rules)):
+                    derived = window.derived.get(number)
                 if window.asked and window.asked[0] == number:
                     window.asked.popleft()
                     found = next(window.found)
@@ -195,7 +199,8 @@ class _Grower:
             key = f"candidate {number}"
             fate = self.journal.get(key)
             if fate is None:
-                fate = _fate(candidate, deriver, self._certifier, found)
+                derived = deriver.derives(candidate) if derived is None else derived
+                fate = "derived" if derived else _fate(candidate, deriver, self._certifier, found)
                 self.journal.put(key, fate)
             yield candidate, fate
 
@@ -208,11 +213,15 @@ class _Window:
         stop: number of the candidate behind the last.
         asked: numbers of those that were asked about and not yet looked at.
         found: what becomes of these.
+        derived: by number, whether the rules derived it.
+        rules: whom that was asked, and how many rules had been proved.
     """
 
     stop: int
     asked: deque[int]
     found: Iterator[Prospect]
+    derived: dict[int, bool]
+    rules: tuple[Deriver, int]
 
 
 _AHEAD = 4
@@ -223,9 +232,7 @@ _WINDOWS = 2
 
 
 def _fate(candidate: CandidateRule, deriver: Deriver, certifier: Certifier, found: Prospect | None) -> str:
-    """The end of a candidate, given the rules so far, and its prospect where that was found out."""
-    if deriver.derives(candidate):
-        return "derived"
+    """The end of a candidate that the rules so far do not derive, and its prospect where that was found out."""
     found = found or certifier.prospect(candidate)
     if found.conditions is not None and deriver.derives(candidate, found.conditions):
         return "proved and derived"
