@@ -1,4 +1,4 @@
-"""Patterns that are matched together: what an instance of them would be too large for is not enumerated, all else is."""
+"""Patterns of several operators: what would be too large an instance is not enumerated, all else is."""
 
 from __future__ import annotations
 
@@ -43,3 +43,21 @@ def test_what_fits_is_found_and_nothing_else(most: int) -> None:
     fitting = [found for found in every if instances.size(direction, found[1]) <= most]
     assert len(every) == len(nodes) ** 2 and direction.match(graph, [nodes, nodes], set(), most) == fitting
     assert bool(fitting) == (most >= 3)
+
+
+def test_operands_of_one_class_are_taken_as_they_fit() -> None:
+    """Where n nodes are equal, a Concat of two of them matches in n^2 ways."""
+    language = Language()
+    rule = proved("Concat[axis=-1](MatMul(x, W), MatMul(x, V)) = MatMul(x, Concat[axis=-1](W, V))", dict(RULE.types))
+    graph, nodes = products(language)
+    for node in nodes[1:]:
+        graph.join(nodes[0], node, None)
+    root = graph.add(language.op("Concat", (("axis", -1),), 0), (nodes[0], nodes[0]))
+    assert root is not None
+    (direction,) = [d for d in directions(language, Law.of(rule)) if d.matched[0].op == "Concat"]
+    instances = Instances(graph)
+    every = direction.match(graph, [[root]], set(), 1000)
+    assert len(every) == len(nodes) ** 2
+    for most in (2, 3, 5, 8):
+        fitting = [found for found in every if instances.size(direction, found[1]) <= most]
+        assert direction.match(graph, [[root]], set(), most) == fitting and bool(fitting) == (most >= 3)
