@@ -105,8 +105,8 @@ def macros(
                 made.append(general)
                 known.add(general)
     wide = [(widened, rule.id) for rule in [*rules, *made] if (widened := _widened(rule)) is not None]
-    units = [[certifier.growth, pack(candidate), via] for candidate, via in wide]
-    for texts in recorded(journal, "wider", workers, wider_data, units, _read_rules):
+    wider: list[list[Any]] = [[certifier.growth, pack(candidate), via] for candidate, via in wide]
+    for texts in recorded(journal, "wider", workers, wider_data, wider, _read_rules):
         made += texts
     return made
 
@@ -129,6 +129,8 @@ def macro_data(unit: list[Any]) -> list[list[str]]:
 
 
 def _read_macros(unit: list[Any], sent: Any) -> tuple[list[list[Rule]], list[Rule]]:
+    if not isinstance(sent, list):
+        raise TypeError("no list of rules")
     pairs = [[parse_rule(macro), parse_rule(general)] for macro, general in sent]
     return pairs, [rule for pair in pairs for rule in pair]
 
@@ -155,6 +157,8 @@ def wider_data(unit: list[Any]) -> list[str]:
 
 
 def _read_rules(unit: list[Any], sent: Any) -> tuple[list[Rule], list[Rule]]:
+    if not isinstance(sent, list):
+        raise TypeError("no list of rules")
     rules = list(map(parse_rule, sent))
     return rules, rules
 
