@@ -132,7 +132,7 @@ class Journal:
 
 def pack(candidate: CandidateRule) -> list[Any]:
     """A candidate as JSON can say it."""
-    sides = [[format_term(root) for root in side] for side in (candidate.source, candidate.target)]
+    sides = [list(map(_text, side)) for side in (candidate.source, candidate.target)]
     return [*sides, {name: str(type_) for name, type_ in candidate.types.items()}]
 
 
@@ -140,8 +140,14 @@ def unpack(data: list[Any]) -> CandidateRule:
     """The candidate that was packed."""
     source, target, types = data
     return CandidateRule(
-        tuple(map(parse_term, source)), tuple(map(parse_term, target)), {name: parse_type(text) for name, text in types.items()}
+        tuple(map(_term, source)), tuple(map(_term, target)), {name: _type(text) for name, text in types.items()}
     )
+
+
+_text = lru_cache(maxsize=1 << 14)(format_term)
+_term = lru_cache(maxsize=1 << 14)(parse_term)
+_type = lru_cache(maxsize=1 << 10)(parse_type)
+"""Many candidates of a growth share a side; all share the types."""
 
 
 def _checksum(record: bytes) -> bytes:

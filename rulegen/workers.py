@@ -16,10 +16,10 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from rulegen.journal import generator_digest
@@ -56,13 +56,15 @@ class UnitWorkers(ABC):
 
     Attributes:
         count: units that are worth having at the same time.
+        are_own: whether they are this process and those that it made, whose results need no check.
     """
 
     count = 1
+    are_own = False
 
     @abstractmethod
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
-        """What a function gives of each unit, in their order, as it is asked for."""
+        """What a function gives of each unit, in their order; workers that others are begin at once."""
 
     def close(self) -> None:  # noqa: B027  # there may be none to end
         """Ends the workers that were started."""
@@ -70,6 +72,8 @@ class UnitWorkers(ABC):
 
 class Here(UnitWorkers):
     """This process."""
+
+    are_own = True
 
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
         return map(function, units)
@@ -79,27 +83,34 @@ def sent_by(
     workers: UnitWorkers,
     function: Callable[[_T], _R],
     units: Sequence[_T],
-    read: Callable[[_R], tuple[_S, Sequence[Rule]]],
+    read: Callable[[_R], tuple[_S, Iterable[Rule]]],
     trust: Trust = Trust.PROVED,
 ) -> Iterator[_S]:
     """What workers, perhaps on other machines, give of units: read, and its rules checked, before anything is kept.
 
+    The units are asked for at once, so that who asks may do something else until their results are needed.
+
     Args:
-        read: what a unit gave as its asker uses it, and the rules in it.
+        read: what a unit gave as its asker uses it, and the rules in it, which are asked for where they are checked.
         trust: how much a rule has to bring.
 
     Raises:
-        StoreError: a worker sent what is no result, or a rule that does not stand.
+        StoreError: a worker sent what is no result, or a rule that does not stand; as the result is asked for.
     """
-    for result in workers.map(function, units):
-        try:
-            value, rules = read(result)
-        except (ValueError, TypeError, KeyError, AttributeError) as problem:
-            raise StoreError(f"a worker sent what is no result of {function.__name__} ({problem}); {_OTHERS}") from None
-        for rule in () if isinstance(workers, Here) else rules:
-            if reason := trust.refusal(rule.certificate.evidence) or unproved(rule):
-                raise StoreError(f"a worker sent rule {rule.id}, which is not taken: {reason}; {_OTHERS}")
-        yield value
+    results = workers.map(function, units)
+
+    def checked() -> Iterator[_S]:
+        for result in results:
+            try:
+                value, rules = read(result)
+                for rule in () if workers.are_own else rules:
+                    if reason := trust.refusal(rule.certificate.evidence) or unproved(rule):
+                        raise StoreError(f"a worker sent rule {rule.id}, which is not taken: {reason}; {_OTHERS}")
+            except (ValueError, TypeError, KeyError, IndexError, AttributeError) as problem:
+                raise StoreError(f"a worker sent what is no result of {function.__name__} ({problem}); {_OTHERS}") from None
+            yield value
+
+    return checked()
 
 
 _OTHERS = "run the command without these workers, or with another database"
@@ -112,22 +123,39 @@ class Processes(UnitWorkers):
         jobs: how many.
     """
 
+    are_own = True
+
     def __init__(self, jobs: int) -> None:
         self.count = jobs
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
-        """Raises BrokenProcessPool where processes die again and again."""
+        """Raises BrokenProcessPool, as a result is asked for, where processes die again and again."""
+        if not units:
+            return iter(())
+        return self._given(function, units, *self._submitted(function, units, range(len(units))))
+
+    def _submitted(
+        self, function: Callable[[_T], _R], units: Sequence[_T], places: Iterable[int]
+    ) -> tuple[ProcessPoolExecutor, dict[int, Future[_R]]]:
+        futures: dict[int, Future[_R]] = {}
+        with interrupts_later():  # until every process ignores them
+            pool = self._started()
+            with suppress(BrokenProcessPool):  # who asks for the first result meets it
+                for place in places:
+                    futures[place] = pool.submit(function, units[place])
+        return pool, futures
+
+    def _given(
+        self, function: Callable[[_T], _R], units: Sequence[_T], pool: ProcessPoolExecutor, futures: dict[int, Future[_R]]
+    ) -> Iterator[_R]:
         results: dict[int, _R] = {}
         losses, given = 0, 0
         while given < len(units):
-            waiting = [place for place in range(given, len(units)) if place not in results]
-            futures: dict[int, Future[_R]] = {}
             try:
-                with interrupts_later():  # until every process ignores them
-                    pool = self._started()
-                    futures = {place: pool.submit(function, units[place]) for place in waiting}
                 for place in range(given, len(units)):
+                    if place not in results and place not in futures:
+                        raise BrokenProcessPool("the pool broke before the unit was handed on")
                     result = results.pop(place) if place in results else futures[place].result()
                     given, losses = place + 1, 0
                     yield result
@@ -138,7 +166,10 @@ class Processes(UnitWorkers):
                 logger.warning("a worker process died; the units that were not done are done again")
                 done = {place: one for place, one in futures.items() if place >= given and one.done() and not one.exception()}
                 results.update({place: one.result() for place, one in done.items()})
-                self.close()
+                if self._pool is pool:  # else other units broke it, and there is another by now
+                    self.close()
+                waiting = [place for place in range(given, len(units)) if place not in results]
+                pool, futures = self._submitted(function, units, waiting)
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:

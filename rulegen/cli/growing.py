@@ -82,10 +82,9 @@ def _grow(
     """Growths, and the journals to remove when the rules are where they belong."""
     journals: list[Journal] = []
 
-    def journal_of(part: Workload, before: Sequence[Rule]) -> Journal:
-        identities = ",".join(rule.id for rule in before)
-        parameters = {"group": part.name, "ops": max_ops or part.max_ops, "shared": part.shared, "seed": seed}
-        parameters["known"] = identities
+    def journal_of(part: Workload, before: Sequence[Workload]) -> Journal:
+        parameters: dict[str, object] = {"group": part.name, "ops": max_ops or part.max_ops, "shared": part.shared, "seed": seed}
+        parameters |= {"behind": [other.name for other in before], "known": ",".join(rule.id for rule in known)}
         journals.append(Journal.of(parameters, fresh=fresh))
         return journals[-1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -26,7 +26,16 @@ from rules_db.trust.condition import Condition
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["FATES", "Certifier", "Prospect", "prospect_data", "shared_prover"]
+__all__ = [
+    "FATES",
+    "Certifier",
+    "Prospect",
+    "certifier_of",
+    "declared_data",
+    "prospect_data",
+    "read_declared",
+    "shared_prover",
+]
 
 FATES = frozenset(["derived", "lost", "unproved", "proved and derived", "suspicious"])
 """The ends of a candidate that becomes no rule."""
@@ -45,11 +54,11 @@ class Prospect:
     conditions: tuple[Condition, ...] | None = None
 
     @staticmethod
-    def read(data: list[Any]) -> tuple[Prospect, list[Rule]]:
+    def read(data: list[Any]) -> tuple[Prospect, Iterable[Rule]]:
         """The prospect that :func:`prospect_data` tells, and the rule in it, if any. Raises ValueError, TypeError."""
         fate, conditions = data
         prospect = Prospect(fate, None if conditions is None else parse_conditions(conditions) if conditions else ())
-        return prospect, [] if fate in FATES else [parse_rule(fate)]
+        return prospect, map(parse_rule, [] if fate in FATES else [fate])
 
 
 @unit_of_work
@@ -63,7 +72,7 @@ def prospect_data(unit: list[Any]) -> list[Any]:
         A :class:`Prospect` as JSON can say it: its fate, and its conditions as a rule has them.
     """
     growth, candidate, delta = unit
-    found = _certifier(json.dumps(growth)).prospect(unpack(candidate), delta)
+    found = certifier_of(growth).prospect(unpack(candidate), delta)
     return [found.fate, None if found.conditions is None else ", ".join(map(str, found.conditions))]
 
 
@@ -86,14 +95,22 @@ class Certifier:
         self._max_ops, self._delta = growth.max_ops, delta
         self._prover, self._axioms = shared_prover(), load_axioms()
 
+    @property
+    def growth(self) -> list[Any]:
+        """The growth's workload and parameters, as JSON can say them."""
+        return [self.workload.as_data(), self._max_ops, self.seed]
+
     def unit(self, candidate: CandidateRule) -> list[Any]:
         """A candidate with all that its prospect rests on."""
-        growth = [self.workload.as_data(), self._max_ops, self.seed]
-        return [growth, pack(candidate), self._delta.get(candidate, "none")]
+        return [self.growth, pack(candidate), self.delta_of(candidate)]
+
+    def delta_of(self, candidate: CandidateRule) -> str:
+        """How likely a false candidate passes the gate that this one passed, as provenance tells."""
+        return self._delta.get(candidate, "none")
 
     def prospect(self, candidate: CandidateRule, delta: str | None = None) -> Prospect:
         """What becomes of a candidate that no rules derive; ``delta`` where it is not one of the growth's own."""
-        delta = self._delta.get(candidate, "none") if delta is None else delta
+        delta = self.delta_of(candidate) if delta is None else delta
         verdict = self.float_verdict(candidate)
         if verdict.float_class is None:
             return Prospect("lost")
@@ -105,29 +122,22 @@ class Certifier:
             return Prospect("suspicious", proof.conditions)
         return Prospect(format_rule(self.generalised(rule)), proof.conditions)
 
-    def declared(self) -> tuple[list[Rule], list[CandidateRule], list[CandidateRule]]:
-        """The rules of the workload's own equations, whatever else derives them.
+    def declared(self, equation: str) -> tuple[str, Rule | CandidateRule]:
+        """What becomes of one of the workload's own equations, whatever else derives it.
 
         Returns:
-            The rules, the equations without a proof, and those whose proof random inputs contradict.
+            "proved" and the rule; "unproved", or "suspicious" where random inputs contradict the proof, and the candidate.
         """
-        rules: list[Rule] = []
-        unproved: list[CandidateRule] = []
-        suspicious: list[CandidateRule] = []
-        for text in self.workload.equations:
-            source, target = ((parse_term(side),) for side in text.split(" = "))
-            candidate = CandidateRule(source, target, candidate_types(source, target, self.workload.types))
-            proof = self._prover.certify(source, target, candidate.types)
-            if proof is None:
-                unproved.append(candidate)
-                continue
-            verdict = float_test(candidate, symbols_of(candidate.types), self.seed, proof.conditions)
-            rule = None if verdict.float_class is None else self.rule(candidate, proof, verdict)
-            if rule is None or try_out(rule, self._axioms, self.seed)[1] is not None:
-                suspicious.append(candidate)
-            else:
-                rules.append(self.generalised(rule))
-        return rules, unproved, suspicious
+        source, target = ((parse_term(side),) for side in equation.split(" = "))
+        candidate = CandidateRule(source, target, candidate_types(source, target, self.workload.types))
+        proof = self._prover.certify(source, target, candidate.types)
+        if proof is None:
+            return "unproved", candidate
+        verdict = float_test(candidate, symbols_of(candidate.types), self.seed, proof.conditions)
+        rule = None if verdict.float_class is None else self.rule(candidate, proof, verdict)
+        if rule is None or try_out(rule, self._axioms, self.seed)[1] is not None:
+            return "suspicious", candidate
+        return "proved", self.generalised(rule)
 
     def float_verdict(self, candidate: CandidateRule) -> FloatVerdict:
         """The effect of the candidate on floats."""
@@ -153,7 +163,7 @@ class Certifier:
             "ops": str(self._max_ops),
             "seed": str(self.seed),
             "generator": str(GENERATOR_VERSION),
-            "delta": self._delta.get(candidate, "none"),
+            "delta": self.delta_of(candidate),
             **verdict.provenance(),
             **more,
         }
@@ -181,8 +191,38 @@ class Certifier:
         return generalise_attrs(rule, self._axioms, self.workload.keep, determined=self.workload.determined)
 
 
-@lru_cache(maxsize=2)
+def certifier_of(growth: list[Any]) -> Certifier:
+    """A worker's own for a growth, which it has told as :attr:`Certifier.growth`."""
+    return _certifier(json.dumps(growth))
+
+
+@lru_cache(maxsize=32)
 def _certifier(growth: str) -> Certifier:
-    """A worker's own, which keeps what it knows of terms from unit to unit."""
     workload, max_ops, seed = json.loads(growth)
     return Certifier(Growth(Workload.of_data(workload), max_ops, seed), {})
+
+
+@unit_of_work
+def declared_data(unit: list[Any]) -> list[Any]:
+    """What becomes of an equation that a workload declares.
+
+    Args:
+        unit: workload, operators and seed; the equation.
+
+    Returns:
+        As of :meth:`Certifier.declared`, with the text of the rule, or the candidate as journals have it.
+    """
+    growth, equation = unit
+    fate, found = certifier_of(growth).declared(equation)
+    return [fate, format_rule(found) if isinstance(found, Rule) else pack(found)]
+
+
+def read_declared(unit: list[Any], sent: Any) -> tuple[tuple[str, Rule | CandidateRule], list[Rule]]:
+    """What :func:`declared_data` tells, and the rule in it, if any. Raises ValueError, TypeError."""
+    fate, found = sent
+    if fate == "proved":
+        rule = parse_rule(found)
+        return (fate, rule), [rule]
+    if fate not in ("unproved", "suspicious"):
+        raise ValueError("no fate of an equation")
+    return (fate, unpack(found)), []

@@ -65,6 +65,10 @@ class StageClock:
         self._growth, self._progress = growth, progress
         self._since = time.perf_counter()
 
+    def resume(self) -> None:
+        """Begins to count for the next stage; what went by belongs to other growths."""
+        self._since = time.perf_counter()
+
     def stage(self, name: str, left: int) -> None:
         """Ends a stage."""
         now = time.perf_counter()

@@ -28,13 +28,16 @@ from rulegen.workers import UnitWorkers, sent_by
 from rulegen.workloads.workload import Workload
 from rules_db.trust.rule import Rule
 
-__all__ = ["enumerate_terms", "first_keys_data", "further_keys_data"]
+__all__ = ["enumerate_terms", "first_keys_data", "further_keys_data", "lower_levels"]
 
-PIECE = 1 << 17
-"""Combinations of operands that are worth a unit: about half a second of a processor."""
+PIECE = 1 << 16
+"""Combinations of operands, times inputs, that are worth a unit: about a tenth of a second of a processor."""
 
-SHARD = 1 << 13
-"""Terms with company that are worth a unit."""
+SHARD = 1 << 14
+"""Terms with company, times inputs, that are worth a unit."""
+
+_FEWEST_INPUTS = 8
+"""What a term costs with few inputs does not depend on them."""
 
 
 def enumerate_terms(workload: Workload, max_ops: int, seed: int, workers: UnitWorkers) -> Enumeration:
@@ -58,6 +61,15 @@ def enumerate_terms(workload: Workload, max_ops: int, seed: int, workers: UnitWo
         _below.cache_clear()  # the last level was added to it
 
 
+def lower_levels(growth: list[Any]) -> None:
+    """Enumerates all levels but the last, for :func:`enumerate_terms` in this process and in those that are forked from it.
+
+    Args:
+        growth: workload, operators and seed.
+    """
+    _below(json.dumps(growth))
+
+
 @lru_cache(maxsize=1)
 def _below(growth: str) -> tuple[Enumerator, list[tuple[int, TermGrid]]]:
     """The levels below the last of an enumeration, and the grids of the last."""
@@ -73,7 +85,7 @@ def _parts(
 ) -> list[LevelPart]:
     """The terms of the last level with their first fingerprints."""
     sizes = np.array([math.prod(map(len, grid.columns)) for _, grid in grids], float)
-    shares = (np.cumsum(sizes) // PIECE).astype(int)  # grids that follow one another
+    shares = (np.cumsum(sizes) * _inputs(enumerator) // PIECE).astype(int)  # grids that follow one another
     groups = [np.flatnonzero(shares == n) for n in np.unique(shares)]
     units: list[list[Any]] = [[growth, int(found[0]), int(found[-1]) + 1] for found in groups]
     if len(units) < 2:
@@ -86,6 +98,11 @@ def _parts(
         return [_part(among, enumerator, *data) for data in sent], []
 
     return [part for parts in sent_by(workers, first_keys_data, units, read) for part in parts]
+
+
+def _inputs(enumerator: Enumerator, e: int = 0) -> int:
+    """Inputs a term is evaluated on, as far as they cost."""
+    return max(enumerator.evaluations[e].samples, _FEWEST_INPUTS)
 
 
 def _part(
@@ -120,9 +137,10 @@ def first_keys_data(unit: list[Any]) -> list[Any]:
 
 def _further_keys(growth: list[Any], rows: TermRows, e: int, enumerator: Enumerator, workers: UnitWorkers) -> np.ndarray:
     """Fingerprints of terms under a further evaluation, in shards."""
-    if len(rows) <= SHARD:
+    most = max(SHARD // _inputs(enumerator, e), 1)
+    if len(rows) <= most:
         return enumerator.values.keys(rows, e)
-    shards = [rows[np.arange(start, min(start + SHARD, len(rows)))] for start in range(0, len(rows), SHARD)]
+    shards = [rows[np.arange(start, min(start + most, len(rows)))] for start in range(0, len(rows), most)]
     units = [[growth, e, *map(_packed, (shard.batch, shard.out, shard.operands))] for shard in shards]
     lengths = iter(map(len, shards))  # results come in their order
 

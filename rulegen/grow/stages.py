@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rulegen.candidate import CandidateRule
-from rulegen.grow.candidates import gated_candidates
-from rulegen.grow.certification import FATES, Certifier, Prospect, prospect_data, shared_prover
+from rulegen.grow.candidates import GatedCandidates, PartGate, gated_candidates
+from rulegen.grow.certification import FATES, Certifier, Prospect, declared_data, prospect_data, read_declared, shared_prover
 from rulegen.grow.growth import Growth, Stage, StageClock
+from rulegen.grow.recorded import recorded
 from rulegen.grow.selection import macros, minimal, ranked
 from rulegen.journal import Journal
 from rulegen.prune.derive import Deriver
@@ -25,31 +28,33 @@ def grow_parts(
     parts: Sequence[Workload],
     max_ops: int | None = None,
     seed: int = 0,
-    journal_of: Callable[[Workload, Sequence[Rule]], Journal | None] = lambda part, before: None,
+    journal_of: Callable[[Workload, Sequence[Workload]], Journal | None] = lambda part, before: None,
     show: Callable[[str], None] = lambda text: None,
     workers: UnitWorkers | None = None,
     known: Sequence[Rule] = (),
 ) -> list[Growth]:
-    """Grows the parts of a group one after the other; a later one has no rules that the earlier ones derive.
+    """Grows the parts of a group; a later one has no rules that the earlier ones derive.
+
+    Candidates of all parts are found side by side. Which of them are rules is asked of one part after the other.
 
     Args:
         parts: of the group.
         max_ops, seed: of each growth.
-        journal_of: from a part and the rules of the parts before it to its journal.
+        journal_of: from a part and the parts before it to its journal.
         show: called with a line of text when a stage begins or ends.
         workers: as of :func:`grow`.
         known: rules that stand before those of the first part.
     """
-    growths: list[Growth] = []
-    for part in parts:
-        before = [*known, *(rule for growth in growths for rule in growth.rules)]
 
-        def progress(stage: Stage, name: str = part.name) -> None:
-            show(f"{name}: {stage.left:,} left after {stage.name}")
+    def growing(number: int, part: Workload) -> _Grower:
+        def progress(stage: Stage) -> None:
+            show(f"{part.name}: {stage.left:,} left after {stage.name}")
 
-        show(f"{part.name}: terms")
-        growths.append(grow(part, max_ops, seed, progress, journal_of(part, before), before, workers))
-    return growths
+        growth = Growth(part, part.max_ops if max_ops is None else max_ops, seed)
+        return _Grower(growth, progress, journal_of(part, parts[:number]) or Journal(), workers or Here())
+
+    show(f"{', '.join(part.name for part in parts)}: terms")
+    return _grown([growing(number, part) for number, part in enumerate(parts)], known)
 
 
 def grow(
@@ -70,46 +75,77 @@ def grow(
         progress: called after every stage.
         journal: stages that a growth with equal arguments has finished are taken from there, and those that this one finishes
             are recorded.
-        before: rules of the group's other parts; candidates that they derive are no rules again.
+        before: rules that are there; candidates that they derive are no rules again.
         workers: that test and prove candidates; this process where left out. The rules do not depend on them.
     """
-    ops = workload.max_ops if max_ops is None else max_ops
+    growth = Growth(workload, workload.max_ops if max_ops is None else max_ops, seed)
     journal = Journal() if journal is None else journal
-    return _Grower(Growth(workload, ops, seed), progress, journal, list(before), workers or Here()).run()
+    (grown,) = _grown([_Grower(growth, progress, journal, workers or Here())], before)
+    return grown
+
+
+def _grown(growers: Sequence[_Grower], known: Sequence[Rule]) -> list[Growth]:
+    """The growths of the parts of a group, behind rules that are known."""
+    shared_prover()  # before processes are forked
+    gated = gated_candidates([grower.gate for grower in growers], growers[0].workers)
+    for grower, found in zip(growers, gated, strict=True):
+        grower.begin(found)
+    growths: list[Growth] = []
+    for grower, following in zip(growers, [*growers[1:], None], strict=True):
+        growths.append(grower.run([*known, *(rule for growth in growths for rule in growth.rules)], following))
+    return growths
 
 
 class _Grower:
     """One growth, whose finished stages the journal remembers."""
 
-    def __init__(
-        self, growth: Growth, progress: Callable[[Stage], None], journal: Journal, before: list[Rule], workers: UnitWorkers
-    ) -> None:
-        self.growth, self.journal, self.before, self.workers = growth, journal, before, workers
+    def __init__(self, growth: Growth, progress: Callable[[Stage], None], journal: Journal, workers: UnitWorkers) -> None:
+        self.growth, self.journal, self.workers = growth, journal, workers
         self.clock = StageClock(growth, progress)
+        self.gate = PartGate(growth, self.clock, workers, journal)
+        self._next = 0
 
-    def run(self) -> Growth:
-        growth, before = self.growth, self.before
-        shared_prover()  # before processes are forked
-        gated = gated_candidates(growth, self.clock, self.workers, self.journal)
-        certifier = Certifier(growth, gated.delta)
-        self._certify(gated.candidates, certifier)
-        growth.rules = minimal(growth.rules, before, self.journal)
+    def begin(self, gated: GatedCandidates) -> None:
+        """Takes the candidates, and asks for what does not depend on other parts."""
+        growth = self.growth
+        self._certifier = Certifier(growth, gated.delta)
+        self._candidates = sorted(gated.candidates, key=more_general_first)
+        equations = [[self._certifier.growth, equation] for equation in growth.workload.equations]
+        self._declared = recorded(self.journal, "declared", self.workers, declared_data, equations, read_declared)
+        self._ahead = deque[_Window]()
+
+    def run(self, before: Sequence[Rule], following: _Grower | None) -> Growth:
+        """Certifies candidates, and chooses the rules that stay beside those before them.
+
+        Args:
+            before: rules that are there.
+            following: whose candidates workers may look at when they have nothing else to do.
+        """
+        growth, workers, journal, certifier = self.growth, self.workers, self.journal, self._certifier
+        self.clock.resume()
+        deriver = Deriver(before)
+        self._certify(deriver)
+        if following is not None:
+            following.look_ahead(deriver)
+        growth.rules = minimal(growth.rules, before, workers, journal)
         self.clock.stage("minimal", len(growth.rules))
-        further = macros(growth.derived, growth.rules, before, certifier, self.journal)
-        declared, unproved, suspicious = certifier.declared()
-        growth.rules = [readable(rule) for rule in [*growth.rules, *further, *declared]]
-        growth.unproved += unproved
-        growth.suspicious += suspicious
+        further = macros(growth.derived, growth.rules, before, certifier, workers, journal)
         self.clock.stage("macros", len(further))
+        for fate, found in self._declared:
+            if isinstance(found, Rule):
+                further.append(found)
+            else:
+                (growth.unproved if fate == "unproved" else growth.suspicious).append(found)
+        growth.rules = [readable(rule) for rule in [*growth.rules, *further]]
         growth.unproved = ranked(growth.unproved, [*before, *growth.rules], self.journal)
         self.clock.stage("unproved", len(growth.unproved))
         return growth
 
-    def _certify(self, candidates: list[CandidateRule], certifier: Certifier) -> None:
+    def _certify(self, deriver: Deriver) -> None:
         """Floats and proofs, in order of generality, for the candidates that the rules proved so far do not derive."""
-        growth, deriver = self.growth, Deriver(self.before)
+        growth = self.growth
         fates: dict[CandidateRule, str] = {}
-        for candidate, fate in self._fates(sorted(candidates, key=more_general_first), certifier, deriver):
+        for candidate, fate in self._fates(deriver):
             fates[candidate] = fate
             if fate == "unproved":
                 growth.unproved.append(candidate)
@@ -120,44 +156,83 @@ class _Grower:
                 deriver.add(growth.rules[-1])
         growth.derived = [candidate for candidate, fate in fates.items() if fate in ("derived", "proved and derived")]
         growth.survivors = sum(fate != "lost" for fate in fates.values())
-        self.clock.stage("derivability", len(candidates) - len(growth.derived))
+        self.clock.stage("derivability", len(fates) - len(growth.derived))
         self.clock.stage("floats", sum(fate not in ("derived", "lost") for fate in fates.values()))
         self.clock.stage("proved", len(growth.rules))
 
-    def _fates(
-        self, candidates: Sequence[CandidateRule], certifier: Certifier, deriver: Deriver
-    ) -> Iterator[tuple[CandidateRule, str]]:
+    def look_ahead(self, deriver: Deriver) -> None:
+        """Asks what becomes of the next candidates that the rules so far do not derive, until enough are under way."""
+        if self.workers.count == 1:
+            return
+        while len(self._ahead) < _WINDOWS:
+            start = self._ahead[-1].stop if self._ahead else self._next
+            numbers = range(start, min(start + _AHEAD * self.workers.count, len(self._candidates)))  # there may be more by now
+            if not numbers:
+                return
+            open_ = [number for number in numbers if self.journal.get(f"candidate {number}") is None]
+            derived = {number: deriver.derives(self._candidates[number]) for number in open_}
+            asked = [number for number in open_ if not derived[number]]
+            units = [self._certifier.unit(self._candidates[number]) for number in asked]
+            found = sent_by(self.workers, prospect_data, units, Prospect.read)
+            self._ahead.append(_Window(numbers.stop, deque(asked), found, derived, (deriver, len(self.growth.rules))))
+
+    def _fates(self, deriver: Deriver) -> Iterator[tuple[CandidateRule, str]]:
         """The end of each candidate, in order, from the journal where it was found before: one of FATES, or a rule's text.
 
         What becomes of those that the rules so far do not derive is found out for several at the same time. Each is asked again
-        in its turn, when all rules before it are there: so nothing depends on how many are found out together.
+        in its turn, when all rules before it are there, unless none came since: so nothing depends on how many are found out
+        together.
         """
-        start = 0
-        while start < len(candidates):
-            size = _AHEAD * self.workers.count  # there may be more by now
-            window = {f"candidate {n}": c for n, c in enumerate(candidates[start : start + size], start)}
-            recorded = {key: self.journal.get(key) for key in window}
-            ahead = [c for key, c in window.items() if recorded[key] is None] if self.workers.count > 1 else []
-            asked = [candidate for candidate in ahead if not deriver.derives(candidate)]
-            found = sent_by(self.workers, prospect_data, list(map(certifier.unit, asked)), Prospect.read)
-            prospects = dict(zip(asked, found, strict=True))
-            start += size
-            for key, candidate in window.items():
-                fate = recorded[key]
-                if fate is None:
-                    fate = _fate(candidate, deriver, certifier, prospects.get(candidate))
-                    self.journal.put(key, fate)
-                yield candidate, fate
+        for number, candidate in enumerate(self._candidates):
+            self._next = number
+            self.look_ahead(deriver)
+            found, derived = None, None
+            if self._ahead:
+                window = self._ahead[0]
+                if window.rules == (deriver, len(self.growth.rules)):
+                    derived = window.derived.get(number)
+                if window.asked and window.asked[0] == number:
+                    window.asked.popleft()
+                    found = next(window.found)
+                if number + 1 == window.stop:
+                    self._ahead.popleft()
+            key = f"candidate {number}"
+            fate = self.journal.get(key)
+            if fate is None:
+                derived = deriver.derives(candidate) if derived is None else derived
+                fate = "derived" if derived else _fate(candidate, deriver, self._certifier, found)
+                self.journal.put(key, fate)
+            yield candidate, fate
 
 
-_AHEAD = 8
-"""Candidates for each worker whose prospects are found out together."""
+@dataclass
+class _Window:
+    """Candidates that follow one another, of which some were asked about before their turn.
+
+    Attributes:
+        stop: number of the candidate behind the last.
+        asked: numbers of those that were asked about and not yet looked at.
+        found: what becomes of these.
+        derived: by number, whether the rules derived it.
+        rules: whom that was asked, and how many rules had been proved.
+    """
+
+    stop: int
+    asked: deque[int]
+    found: Iterator[Prospect]
+    derived: dict[int, bool]
+    rules: tuple[Deriver, int]
+
+
+_AHEAD = 4
+"""Candidates for each worker whose prospects are asked for together."""
+
+_WINDOWS = 2
+"""So many times that: workers have the next ones while this process looks at what they found."""
 
 
 def _fate(candidate: CandidateRule, deriver: Deriver, certifier: Certifier, found: Prospect | None) -> str:
-    """The end of a candidate, given the rules so far, and its prospect where that was found out."""
-    if deriver.derives(candidate):
-        return "derived"
+    """The end of a candidate that the rules so far do not derive, and its prospect where that was found out."""
     found = found or certifier.prospect(candidate)
     if found.conditions is not None and deriver.derives(candidate, found.conditions):
         return "proved and derived"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +49,11 @@ class Language:
         ops: by number, an operator's name, attributes and output.
         types: by number, a type and whether it is a constant's, which takes the element type of what it meets.
         bits: operator to its bit in a set of operators.
+        compiled: what a law was compiled to, by the property or the rule that states it.
     """
 
     def __init__(self) -> None:
+        self.compiled: dict[Hashable, Any] = {}
         self.ops: list[tuple[str, Attrs, int]] = []
         self.bits: dict[str, int] = {}
         self.types: list[tuple[TensorType, bool]] = []

@@ -137,8 +137,12 @@ class LawDirection:
 
     @cached_property
     def match(self) -> Match:
-        """Finds the new bindings under which ``matched`` are nodes, up to equality of operands."""
-        return write_match(self.language, self.matched, self.slots)
+        """Finds the new bindings under which ``matched`` are nodes, up to equality of operands.
+
+        What is withheld for what it asks of values is told whatever its size, where one node is the root.
+        """
+        any_size = self.assumes and len(self.matched) == 1
+        return write_match(self.language, self.matched, self.slots, () if any_size else self.measures)
 
     @cached_property
     def peek_left(self) -> Peek:

@@ -23,20 +23,33 @@ class MatchedGraph(Protocol):
 
     op: list[int]
     operands: list[tuple[int, ...]]
+    size: list[int]
     root: list[int]
+    best: list[int]
     members: list[dict[str, list[int]]]
     built: dict[tuple[int, tuple[int, ...]], int]
 
 
-Match = Callable[[MatchedGraph, Sequence[Sequence[int]], set[Any]], list[tuple[tuple[int, ...], Binding]]]
-"""From nodes to start at, for each pattern, and the keys of bindings seen before, to new pairs of roots and binding."""
+Match = Callable[[MatchedGraph, Sequence[Sequence[int]], set[Any], int], list[tuple[tuple[int, ...], Binding]]]
+"""From nodes to start at, for each pattern, the keys of bindings seen before, and the greatest size that an instance may have,
+to new pairs of roots and binding. Instances of one operator are found whatever their size."""
 Peek = Callable[[MatchedGraph, Sequence[Any]], tuple[int, ...] | None]
 """From a binding to the classes that the patterns' instances lie in, ``None`` where one is not there."""
 
 
-def write_match(language: Language, patterns: Sequence[Apply], slots: int) -> Match:
-    """A function that finds the new bindings under which the patterns are nodes, up to equality of operands."""
-    return _PatternWriter(language).match(patterns, slots)
+def write_match(
+    language: Language, patterns: Sequence[Apply], slots: int, measures: Sequence[tuple[int, tuple[int, ...]]]
+) -> Match:
+    """A function that finds the new bindings under which the patterns are nodes, up to equality of operands.
+
+    Args:
+        language: of the graphs.
+        patterns: to be matched together.
+        slots: places of a binding.
+        measures: of the patterns that an instance consists of, as :func:`rulegen.prove.patterns.measure` tells; none where
+            instances of any size are wanted.
+    """
+    return _PatternWriter(language).match(patterns, slots, measures)
 
 
 def write_peek(language: Language, patterns: Sequence[Pattern]) -> Peek:
@@ -82,6 +95,7 @@ class _PatternWriter:
         self.globals: dict[str, Any] = {}
         self.indent, self.loops, self.count = 1, 0, 0
         self.bound: set[int] = set()
+        self.measures: tuple[tuple[int, tuple[int, ...]], ...] = ()
         self.calls: list[str] = []
 
     def emit(self, line: str) -> None:
@@ -91,8 +105,10 @@ class _PatternWriter:
         exec(_code("\n".join([header, *self.lines])), self.globals)
         return self.globals["function"]
 
-    def match(self, patterns: Sequence[Apply], slots: int) -> Match:
+    def match(self, patterns: Sequence[Apply], slots: int, measures: Sequence[tuple[int, tuple[int, ...]]]) -> Match:
         self.emit("root, op, operands, members, matches = graph.root, graph.op, graph.operands, graph.members, []")
+        self.emit("size, best = graph.size, graph.best")
+        self.measures = tuple(dict.fromkeys((count, tuple(sorted(leaves))) for count, leaves in measures))
         roots = [self.loop(pattern, f"starts[{i}]") for i, pattern in enumerate(patterns)]
         values = [f"s{i}" if i in self.bound else "None" for i in range(slots)]
         self.emit(f"key = ({''.join(f'root[{n}], ' for n in roots)}{''.join(f'{v}, ' for v in values if v != 'None')})")
@@ -102,8 +118,14 @@ class _PatternWriter:
         for call in reversed(self.calls):
             self.lines.append(call)
         self.lines.append("    return matches")
-        function: Match = self.finish("def function(graph, starts, seen):")
+        function: Match = self.finish("def function(graph, starts, seen, most):")
         return function
+
+    def reject_larger(self) -> None:
+        """Goes on where what is bound so far makes an instance too large: of n^k combinations of nodes most do."""
+        for count, leaves in self.measures:
+            bound = "".join(f" + size[best[s{v}]]" for v in leaves if v in self.bound)
+            self.emit(f"if {count}{bound} > most: continue")
 
     def loop(self, pattern: Apply, nodes: str) -> str:
         """Loops over nodes that may be the pattern; slots among the operands come first, since they only reject."""
@@ -128,6 +150,8 @@ class _PatternWriter:
         for i, operand in enumerate(pattern.operands):
             if isinstance(operand, Slot):
                 self.bind(operand.index, f"root[o{k}[{i}]]")
+        if k:
+            self.reject_larger()
         for i, operand in enumerate(pattern.operands):
             if isinstance(operand, Apply):
                 self.loop(operand, f"members[root[o{k}[{i}]]].get({operand.op!r}, ())")

@@ -81,7 +81,7 @@ class ProofSearch:
         self._laws, self._assume = laws, assume
         self._instances = Instances(graph)
         self._admission = Admission(graph, self._instances, assumed)
-        self._largest = max((graph.size[n] for pair in goals for n in pair), default=0)
+        self._largest = self._most = max((graph.size[n] for pair in goals for n in pair), default=0)
         self._operators = frozenset([graph.language.ops[op][0] for op in graph.op])
         self._seen: defaultdict[LawDirection, set[Any]] = defaultdict(set)
         self._waiting: list[tuple[int, int, LawDirection, tuple[int, ...], Binding]] = []
@@ -103,6 +103,7 @@ class ProofSearch:
         """A part of :meth:`run`, which goes on where the one before ended. Plainer terms may be of any size."""
         self._choose(part)
         once = {ProofPart.FAMILIAR: min(1, limits.growth), ProofPart.DIRECTED: limits.nodes}
+        self._most = self._largest + max(once.get(part, 0), limits.growth)
         for growth in (once[part],) if part in once else range(limits.growth + 1):
             if len(self.graph.op) > limits.nodes:
                 break
@@ -121,6 +122,7 @@ class ProofSearch:
             rounds: of matching; as many as there is something new where left out.
         """
         self._choose(ProofPart.ALL)
+        self._most = size
         for _ in itertools.count() if rounds is None else range(rounds):
             if not self._round(size - self._largest, nodes):
                 return len(self.graph.op) <= nodes
@@ -171,7 +173,7 @@ class ProofSearch:
                 continue
             starts = ((node,),)
             for direction in selection[(graph.op[node], level, *[mask[root[o]] for o in operands])]:
-                for roots, binding in direction.match(graph, starts, self._seen[direction]):
+                for roots, binding in direction.match(graph, starts, self._seen[direction], self._most):
                     if direction.unconditional or admits(direction, binding):
                         fresh.append((direction, roots, binding))
         if changed and selection.joint:
@@ -200,7 +202,7 @@ class ProofSearch:
                 by_op.setdefault(graph.language.ops[graph.op[node]][0], []).append(node)
         for direction in self._selection.joint:
             starts = [by_op.get(pattern.op, ()) for pattern in direction.matched]
-            for roots, binding in direction.match(graph, starts, self._seen[direction]):
+            for roots, binding in direction.match(graph, starts, self._seen[direction], self._most):
                 if self._admission.admits(direction, binding):
                     yield direction, roots, binding
 

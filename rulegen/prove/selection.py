@@ -28,28 +28,35 @@ class Laws:
         self.deepest = 1
         self._by_root: dict[tuple[str, int, int], list[LawDirection]] = {}
         self._joint: list[LawDirection] = []
-        self._directions: dict[Law, list[LawDirection]] = {}
+        self._suspended: set[Law] = set()
         self._selections: dict[tuple[bool, frozenset[str] | None, bool], Selection] = {}
 
     def add(self, origin: Axiom | Rule) -> Law:
-        """Compiles a property or a rule and makes it available."""
-        law = Law.of(origin)
-        self._directions[law] = directions(self.language, law)
-        self.resume(law)
-        return law
-
-    def suspend(self, law: Law) -> None:
-        """Takes a law away."""
+        """Makes a property or a rule available; it is compiled once a language."""
+        law, made = self._compiled(origin)
         self._selections.clear()
-        for direction in self._directions[law]:
-            self._bucket(direction).remove(direction)
-
-    def resume(self, law: Law) -> None:
-        """Makes a law available that was taken away, after all others."""
-        self._selections.clear()
-        for direction in self._directions[law]:
+        for direction in made:
             self._bucket(direction).append(direction)
             self.deepest = max(self.deepest, direction.depth)
+        return law
+
+    def _compiled(self, origin: Axiom | Rule) -> tuple[Law, list[LawDirection]]:
+        known = self.language.compiled
+        if origin not in known:
+            law = Law.of(origin)
+            known[origin] = law, directions(self.language, law)
+        compiled: tuple[Law, list[LawDirection]] = known[origin]
+        return compiled
+
+    def suspend(self, law: Law) -> None:
+        """Takes a law away; the order of the others, on which a search depends, stays."""
+        self._selections.clear()
+        self._suspended.add(law)
+
+    def resume(self, law: Law) -> None:
+        """Makes a law available that was taken away, in its old place."""
+        self._selections.clear()
+        self._suspended.remove(law)
 
     def _bucket(self, direction: LawDirection) -> list[LawDirection]:
         if len(direction.matched) > 1:
@@ -64,7 +71,7 @@ class Laws:
         """
         key = assume, operators, directed
         if key not in self._selections:
-            self._selections[key] = Selection(self.language, self._by_root, self._joint, *key)
+            self._selections[key] = Selection(self.language, self._by_root, self._joint, *key, frozenset(self._suspended))
         return self._selections[key]
 
 
@@ -83,15 +90,17 @@ class Selection(dict[tuple[int, ...], list[LawDirection]]):
         assume: bool,
         operators: frozenset[str] | None,
         directed: bool,
+        suspended: frozenset[Law],
     ) -> None:
         super().__init__()
         self.language, self.assume, self.operators, self.directed = language, assume, operators, directed
+        self._suspended = suspended
         self.joint = list(filter(self._allows, joint))
         self._by_root = by_root
         self._by_op: dict[tuple[int, int], list[LawDirection]] = {}
 
     def _allows(self, direction: LawDirection) -> bool:
-        if self.directed and not direction.directed:
+        if direction.law in self._suspended or (self.directed and not direction.directed):
             return False
         return (self.assume or not direction.assumes) and (self.operators is None or direction.operators <= self.operators)
 

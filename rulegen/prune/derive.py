@@ -43,7 +43,7 @@ class Deriver:
 
     def __init__(self, rules: Iterable[Rule] = (), limits: ProofLimits = DERIVING) -> None:
         self.limits = limits
-        self._language = Language()
+        self._language = _language()
         self._laws = Laws(self._language)
         self._rule_laws: list[Law] = []
         for axiom in _commutativity():
@@ -60,7 +60,7 @@ class Deriver:
         self._laws.suspend(self._law_of(rule))
 
     def _law_of(self, rule: Rule) -> Law:
-        return next(law for law in self._rule_laws if law.origin is rule)
+        return next(law for law in self._rule_laws if law.origin == rule)
 
     def derivation(
         self, goal: CandidateRule | Rule, conditions: Sequence[Condition] = (), limits: ProofLimits | None = None
@@ -85,7 +85,7 @@ class Deriver:
         used = (reason.direction.law.origin for reason in graph.explain(goals))  # type: ignore[arg-type]
         rules: list[Rule] = []
         for origin in used:
-            if isinstance(origin, Rule) and not any(origin is rule for rule in rules):
+            if isinstance(origin, Rule) and origin not in rules:
                 rules.append(origin)
         return tuple(rules)
 
@@ -110,6 +110,12 @@ class Deriver:
         left_open = _attributes(rule, True)
         fixing = used is not None and any(left_open & (_attributes(r, False) - _attributes(r, True)) for r in used)
         return None if fixing else used
+
+
+@lru_cache(maxsize=1)
+def _language() -> Language:
+    """That of all rules of the process: a growth asks the same ones within several limits, part after part."""
+    return Language()
 
 
 @lru_cache(maxsize=1)

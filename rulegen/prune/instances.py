@@ -20,7 +20,7 @@ from rulegen.candidate import CandidateRule as Candidate
 from rulegen.candidate import candidate_types
 from rules_db.trust.rule import Side
 
-__all__ = ["Typing", "commuted", "drop_instances", "generalise", "is_instance", "more_general_first"]
+__all__ = ["Typing", "commuted", "drop_instances", "fresh_name", "generalise", "is_instance", "more_general_first"]
 
 
 class Typing:
@@ -67,9 +67,14 @@ class Typing:
         for name, variable_type in self.variables.items():
             if variable_type == type_ and name not in taken:
                 return var(name)
-        name = f"t{sum(n[0] == 't' and n[1:].isdigit() for n in self.variables)}"
+        name = fresh_name(self.variables)
         self.variables[name] = type_
         return var(name)
+
+
+def fresh_name(variables: Iterable[str]) -> str:
+    """A name for a variable that takes the place of terms; there are as many of these as were made."""
+    return f"t{sum(name[0] == 't' and name[1:].isdigit() for name in variables)}"
 
 
 # Matching

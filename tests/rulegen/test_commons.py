@@ -17,7 +17,7 @@ import pytest
 from rulegen.commons import TASKS, SharedWorkers, _unit
 from rulegen.grow.certification import FATES, Certifier, Prospect, prospect_data
 from rulegen.grow.growth import Growth
-from rulegen.grow.stages import grow
+from rulegen.grow.stages import grow_parts
 from rulegen.journal import pack, unpack
 from rulegen.workloads import WORKLOADS, get_workload
 from rulegen.workloads.workload import Workload
@@ -56,7 +56,7 @@ def test_a_prospect_is_the_same_behind_json() -> None:
     for candidate in candidates:
         unit = json.loads(json.dumps(certifier.unit(candidate)))
         found, rules = Prospect.read(json.loads(json.dumps(prospect_data(unit))))
-        assert len(rules) == (found.fate not in FATES)
+        assert len(list(rules)) == (found.fate not in FATES)
         assert found == Certifier(Growth(growth.workload, growth.max_ops, growth.seed), {}).prospect(candidate)
 
 
@@ -124,9 +124,11 @@ with SharedWorkers({url!r}, lease=LEASE) as workers:
 
 
 def grown(workers: SharedWorkers | None) -> str:
-    growth = grow(get_workload("attention-softmax"), workers=workers)
-    assert growth.rules and growth.derived
-    return format_rules(growth.rules) + "".join(f"{candidate}\n" for candidate in growth.unproved)
+    """Of two parts, so that every kind of unit is asked for, the second's pairs and equations among them."""
+    parts = [get_workload("attention-softmax"), get_workload("attention-causal")]
+    growths = grow_parts(parts, workers=workers)
+    assert all(growth.rules for growth in growths) and growths[0].derived
+    return "".join(format_rules(growth.rules) + "".join(f"{c}\n" for c in growth.unproved) for growth in growths)
 
 
 def test_the_same_rules_whoever_grows_and_whoever_is_killed(url: str, hands: list[subprocess.Popen[str]]) -> None:
@@ -178,6 +180,7 @@ def test_what_is_no_json_ends_the_asker_in_one_line(url: str, text: str) -> None
 def test_the_tasks_of_the_generator_are_known() -> None:
     assert shared_work.TASKS is TASKS
     assert {name for name in TASKS if name.startswith("rulegen.")} >= {
-        "rulegen.grow.candidates.delta_data",
-        "rulegen.grow.certification.prospect_data",
+        *(f"rulegen.grow.candidates.{task}_data" for task in ("paired", "general", "most_general", "delta")),
+        *(f"rulegen.grow.certification.{task}_data" for task in ("prospect", "declared")),
+        *(f"rulegen.grow.selection.{task}_data" for task in ("derivable", "macro", "wider")),
     }

@@ -199,21 +199,22 @@ def test_a_growth_resumes_wherever_it_was_killed(tmp_path: Path, monkeypatch: py
 
 
 STAGES = {
-    "renaming": (candidates, "enumerate_terms"),
+    "renaming 0": (candidates, "enumerate_terms"),
     "common subgraph 0": (candidates, "generalise"),
-    "instances": (candidates, "drop_instances"),
+    "instances 0": (candidates, "drop_instances"),
     "field 0": (candidates, "retest"),
+    "derivable 0": (selection, "derivable_data"),
     "redundant 0": (Deriver, "redundant"),
-    "macro 0": (selection, "_macro"),
-    "wider 0": (selection, "widen"),
+    "macro 0": (selection, "macro_data"),
+    "wider 0": (selection, "wider_data"),
 }
 """A record of each stage that takes long, and what is not called again once it stands."""
 
 
 def test_a_stage_that_stands_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = WORKLOADS["lowrank"]
+    workload = WORKLOADS["linear"]
     whole = Journal(tmp_path / "whole")
-    expected = outcome(grow(workload, journal=whole))
+    expected = outcome(grow(workload, 2, journal=whole))
     kinds = [key.rsplit(" ", 1)[0] for key in whole._records]
     for key, (owner, function) in STAGES.items():
         last = max(place for place, kind in enumerate(kinds) if kind == key.rsplit(" ", 1)[0])
@@ -222,7 +223,7 @@ def test_a_stage_that_stands_is_not_done_again(tmp_path: Path, monkeypatch: pyte
             until.put(other, data)
         with monkeypatch.context() as patch:
             patch.setattr(owner, function, lambda *arguments, at=key: pytest.fail(f"{at} is done again"))
-            assert outcome(grow(workload, journal=until)) == expected
+            assert outcome(grow(workload, 2, journal=until)) == expected
 
 
 @pytest.mark.parametrize("seed", range(6))

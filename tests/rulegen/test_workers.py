@@ -190,7 +190,7 @@ def test_what_is_no_result_ends_in_one_line(result: Any) -> None:
         grown(Sending(prospect_data, result))
 
 
-@pytest.mark.parametrize("result", [7, ["none"], "none\n  proof  everything", "2^-x"])
+@pytest.mark.parametrize("result", [7, ["none"] * 99, [["none"]] * 4, ["none\n  proof  everything"] * 4, ["2^-x"] * 4])
 def test_a_likelihood_is_nothing_else(result: Any) -> None:
     with pytest.raises(StoreError, match=r"a worker sent what is no result of delta_data"):
         grown(Sending(delta_data, result))

@@ -9,13 +9,14 @@ several) and ``axioms``. What is measured for memory runs in a process of its ow
 from __future__ import annotations
 
 import argparse
+import heapq
 import json
 import os
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -25,12 +26,11 @@ from rich.console import Console
 from rich.table import Table
 
 from rulegen.enumerate.enumeration import enumerate_terms
-from rulegen.grow.growth import Stage
 from rulegen.grow.stages import grow, grow_parts
 from rulegen.properties.report import properties_report
 from rulegen.prove.prover import Prover
 from rulegen.share.audit import audit
-from rulegen.workers import open_workers
+from rulegen.workers import UnitWorkers, open_workers
 from rulegen.workloads import GROUPS, get_workload
 from rules_db.exchange import format_rules
 from rules_db.library import shipped_rules
@@ -111,21 +111,71 @@ def _deeper(part: str, max_ops: str, counted: str) -> Mapping[str, Any]:
     }
 
 
-def _share(part: str, jobs: str) -> Mapping[str, Any]:
-    """A growth by so many processes, after its terms: seconds of the clock, and of this processor and those of the others."""
-    begin = [0.0, 0.0]
-
-    def progress(stage: Stage) -> None:
-        if stage.name == "terms":
-            begin[:] = time.perf_counter(), time.process_time()
-
+def _share(group: str, jobs: str) -> Mapping[str, Any]:
+    """A growth by so many processes: seconds of the clock, and of this processor and those of the others."""
+    start, began = time.perf_counter(), time.process_time()
     with open_workers(int(jobs)) as workers:
-        growth = grow(get_workload(part), progress=progress, workers=workers)
-        here = time.process_time() - begin[1]
-        clock = time.perf_counter() - begin[0]
+        growths = grow_parts(GROUPS[group], workers=workers)
+    here, clock = time.process_time() - began, time.perf_counter() - start
     others = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text = format_rules(growth.rules)
+    text = format_rules(rule for growth in growths for rule in growth.rules)
     return {"clock": clock, "here": here, "others": others.ru_utime + others.ru_stime, "text": text}
+
+
+class _Modelled(UnitWorkers):
+    """Does units in this process, and tells when so many processors of their own would have done them.
+
+    Who waits first is served first. Seconds are those of this processor, so that a busy machine tells nearly the same as a quiet
+    one. What a process has to find out for itself that another one knows already is not counted.
+
+    Attributes:
+        now: seconds until now, were they others' processors.
+        here, others: seconds of the first process and of the others.
+    """
+
+    are_own = True
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.now = self.here = self.others = 0.0
+        self._free = [0.0] * count
+        self._mark = time.process_time()
+
+    def pause(self) -> None:
+        """Counts what the first process did since the last pause."""
+        spent = time.process_time() - self._mark
+        self.now, self.here = self.now + spent, self.here + spent
+
+    def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
+        self.pause()
+        results = []
+        for unit in units:
+            began = time.process_time()
+            result = function(unit)
+            spent = time.process_time() - began
+            done = max(self.now, heapq.heappop(self._free)) + spent
+            heapq.heappush(self._free, done)
+            self.others += spent
+            results.append((result, done))
+        self._mark = time.process_time()
+        return self._given(results)
+
+    def _given(self, results: Sequence[tuple[Any, float]]) -> Iterator[Any]:
+        for result, done in results:
+            self.pause()
+            self.now = max(self.now, done)
+            self._mark = time.process_time()
+            yield result
+
+
+def _model(group: str, jobs: str) -> Mapping[str, Any]:
+    """A growth by so many processors of a quiet machine, as it would be: seconds in all, and of the first and the others."""
+    start = time.process_time()  # of the imports
+    workers = _Modelled(int(jobs))
+    growths = grow_parts(GROUPS[group], workers=workers)
+    workers.pause()
+    text = format_rules(rule for growth in growths for rule in growth.rules)
+    return {"clock": start + workers.now, "here": start + workers.here, "others": workers.others, "text": text}
 
 
 def _left(growth: Mapping[str, Any], stage: str) -> int:
@@ -154,6 +204,7 @@ TASKS: dict[str, Callable[..., Mapping[str, Any]]] = {
     "grow": _grow,
     "deeper": _deeper,
     "share": _share,
+    "model": _model,
     "classes": _classes,
     "attack": _attack,
 }
@@ -269,17 +320,27 @@ def determinism(group: str = "lowrank", max_ops: int = 3) -> None:
     _show(f"Determinism, {group} at {max_ops} operators", ["what", "holds"], rows)
 
 
-def processes(part: str = "attention") -> None:
-    """What several processes gain after the terms: by the clock, and by what is left to the first one's processor."""
-    alone = _fresh("share", part, 1)
+def processes(groups: Sequence[str] = ("taso", "attention", "linear", "conv")) -> None:
+    """What several processes gain: on so many quiet cores, of processor seconds, and by the clock of this machine."""
     rows: list[Row] = []
-    for jobs in (1, 2):
-        shared = _fresh("share", part, jobs) if jobs > 1 else alone
-        same = "yes" if shared["text"] == alone["text"] else "NO"
-        bound = alone["here"] / max(shared["here"], (shared["here"] + shared["others"]) / jobs)
-        rows.append((jobs, shared["clock"], alone["clock"] / shared["clock"], shared["here"], shared["others"], bound, same))
-    columns = ["processes", "s", "times faster", "processor s, first", "processor s, others", "at most faster", "same rules"]
-    _show(f"Processes, {part} after its terms", columns, rows)
+    for group in groups:
+        alone = _fresh("share", group, 1)
+        whole = _fresh("model", group, 1)["clock"]
+        for jobs in (2, 8):
+            model = _fresh("model", group, jobs)
+            rows.append(
+                (group, jobs, model["here"], model["others"], model["clock"], whole / model["clock"], _same(model, alone), "")
+            )
+        shared = _fresh("share", group, 2)
+        faster = f"{alone['clock']:.1f} / {shared['clock']:.1f} = {alone['clock'] / shared['clock']:.2f}"
+        rows.append((group, "2, measured", shared["here"], shared["others"], "", "", _same(shared, alone), faster))
+        console.print(*rows[-1], style="dim")
+    columns = ["group", "processes", "processor s, first", "others", "s, modelled", "times faster", "same rules", "by the clock"]
+    _show("Processes", columns, rows)
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    return "yes" if one["text"] == other["text"] else "NO"
 
 
 def axioms() -> None:

@@ -37,8 +37,8 @@ class Afar(UnitWorkers):
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "PIECE", 300)
-    monkeypatch.setattr(shards, "SHARD", 50)
+    monkeypatch.setattr(shards, "PIECE", 300 * 8)
+    monkeypatch.setattr(shards, "SHARD", 50 * 8)
 
 
 def assert_same(one: Enumeration, other: Enumeration) -> None:
