@@ -64,7 +64,10 @@ class UnitWorkers(ABC):
 
     @abstractmethod
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
-        """What a function gives of each unit, in their order; workers that others are begin at once."""
+        """What a function gives of each unit, in their order.
+
+        Processes and who works at a database begin at once; this process and a cluster do when the first result is asked for.
+        """
 
     def close(self) -> None:  # noqa: B027  # there may be none to end
         """Ends the workers that were started."""
@@ -88,7 +91,8 @@ def sent_by(
 ) -> Iterator[_S]:
     """What workers, perhaps on other machines, give of units: read, and its rules checked, before anything is kept.
 
-    The units are asked for at once, so that who asks may do something else until their results are needed.
+    The units are asked for at once, so that who asks may do something else until their results are needed, where workers begin
+    then.
 
     Args:
         read: what a unit gave as its asker uses it, and the rules in it, which are asked for where they are checked.
