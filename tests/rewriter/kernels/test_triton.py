@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +27,9 @@ from rewriter.cost.devices import DEVICES
 from rewriter.cost.schedules import default_schedules
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.triton import NotGenerated, generate
+from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
 from rewriter.kernels.triton.scalar import SHORT_ERF
-from rewriter.kernels.triton.source import OVERLAPPED
+from rewriter.kernels.triton.source import OVERLAPPED, Source
 from tests.support.block_kernels import (
     BOOL,
     F16,
@@ -498,15 +500,13 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("architecture", [80, 90])
-@pytest.mark.parametrize("name", COMPILED)
-def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled_launches(source: Source, architecture: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """What Triton makes of each launch."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    source = generate(*COMPILED[name])
-    path = tmp_path / "generated.py"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    path = folder / "generated.py"
     path.write_text(source.text)
     spec = importlib.util.spec_from_file_location("generated", path)
     assert spec is not None and spec.loader is not None
@@ -517,11 +517,17 @@ def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytes
         assert len(launch.arguments) == len(launch.signature)
         types = {**dict(launch.signature), OVERLAPPED: "constexpr"}
         aligned = {(i,): [["tt.divisibility", 16]] for i in pointers}
-        compiled = triton.compile(
+        yield triton.compile(
             ASTSource(getattr(module, launch.function), types, {OVERLAPPED: architecture == 90}, aligned),
             target=GPUTarget("cuda", architecture, 32),
             options={"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True},
         )
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("name", COMPILED)
+def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for compiled in compiled_launches(generate(*COMPILED[name]), architecture, tmp_path, monkeypatch):
         assert compiled.asm["cubin"][:4] == b"\x7fELF"
         assert compiled.metadata.global_scratch_size == compiled.metadata.profile_scratch_size == 0
         code = compiled.asm["ptx"]
@@ -532,6 +538,36 @@ def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytes
             assert "griddepcontrol" not in code
         if name in ("bfloat16", "attention", "listed"):
             assert "mma" in compiled.asm["ptx"]
+
+
+SUMMED = {
+    "product": "MatMul(MatMul(x, a), b)",
+    "reduction": "ReduceSum[axes=(-1,),keepdims=false](Mul(tall, wide))",
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_sums_of_products_stay_sums(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton makes a product of matrices of them; before 3.7 in TF32, and with twice the sum of four terms."""
+    types = {"x": tensor(F32, 12, 4), "a": tensor(F32, 4, 4), "b": tensor(F32, 4, 12)}
+    types |= {"tall": tensor(F32, 12, 1, 4), "wide": tensor(F32, 1, 12, 4)}
+    root = term(SUMMED[name])
+    used = {leaf.name for leaf in variables([root])}
+    kernel = lower(name, {name: type_ for name, type_ in types.items() if name in used}, [("y", root)])
+    source = generate(kernel, cut_of(kernel, m=16, n=16, k=16))
+    assert "tl.dot" not in source.text
+    for compiled in compiled_launches(source, 90, tmp_path, monkeypatch):
+        assert "tt.dot" not in compiled.asm["ttir"]
+
+
+def test_what_the_compiler_multiplies_in_tf32_is_refused(tmp_path: Path) -> None:
+    kernel, schedules = lora(16, 32, 32, 16), cut(m=16, n=16, k=16)
+    source = generate(kernel, schedules)
+    loose = replace(source, text=source.text.replace(', input_precision="ieee"', ""))
+    with Compiler(tmp_path, workers=1) as compiler:
+        exact, refused = compiler.compile([("exact", source), ("loose", loose)], [Architecture(90)])
+    assert not isinstance(exact, NotCompiled)
+    assert isinstance(refused, NotCompiled) and "TF32" in str(refused)
 
 
 @pytest.mark.parametrize(
