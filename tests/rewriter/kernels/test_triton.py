@@ -20,15 +20,18 @@ from mugraph.blocks.block import Kernel, renamed_values
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import retyped
 from mugraph.blocks.statements import Accumulate, Affine, Compute, Index, InvalidBlock, Predicate
+from mugraph.domains.functions import FUNCTIONS
 from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, Dim, symbol
-from mugraph.terms.term import variables
+from mugraph.terms.term import make, var, variables
 from rewriter.cost.devices import DEVICES
 from rewriter.cost.schedules import default_schedules
 from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.text.thread import Expr, write_thread
 from rewriter.kernels.triton import NotGenerated, generate
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
-from rewriter.kernels.triton.scalar import SHORT_ERF
+from rewriter.kernels.triton.functions import functions_called
+from rewriter.kernels.triton.scalar import TritonText
 from rewriter.kernels.triton.source import OVERLAPPED, Source
 from tests.support.block_kernels import (
     BOOL,
@@ -380,18 +383,49 @@ def test_a_short_erf_serves_where_no_float_is_wide(interpreter: Interpreter) -> 
     check(interpreter, gelu(F16, F16), cut(m=2), TOLERANCE[F16])
 
 
+def applied_in_triton(interpreter: Interpreter, call: str, x: np.ndarray) -> np.ndarray:
+    """What a call computes of numbers ``x``."""
+    kernel = (
+        f"\n\n@triton.jit\ndef main(a, b):\n    i = tl.arange(0, {len(x)})\n    x = tl.load(a + i)\n    tl.store(b + i, {call})\n"
+    )
+    functions = "\n\n".join(functions_called([kernel]))
+    source = f"import triton\nimport triton.language as tl\n\n\n{functions}{kernel}"
+    return interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x, "y": np.full_like(x, np.nan)})["y"]
+
+
+def of_all_sizes(count: int, least: float, most: float) -> np.ndarray:
+    """Numbers of both signs between two powers of ten, zeros and infinities: twice ``count``."""
+    wide = np.concatenate([np.logspace(least, most, count - 2), [np.inf, 0.0]])
+    return np.concatenate([wide, -wide]).astype(np.float32)
+
+
 def test_the_short_erf_is_off_by_less_than_what_halves_can_tell(triton_interpreter: Interpreter) -> None:
     """Everywhere, near 0 and at the ends too; half precision tells 5e-4 from 1."""
-    wide = np.concatenate([np.linspace(0, 6, 1 << 15), np.logspace(-30, 30, (1 << 15) - 2), [np.inf, 0.0]])
-    x = np.concatenate([wide, -wide]).astype(np.float32)
-    kernel = f"\n\n@triton.jit\ndef main(x, y):\n    i = tl.arange(0, {len(x)})\n    tl.store(y + i, short_erf(tl.load(x + i)))\n"
-    source = f"import triton\nimport triton.language as tl\n\n\n{SHORT_ERF}{kernel}"
-    y = triton_interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x, "y": np.full_like(x, np.nan)})["y"]
+    x = np.concatenate([np.linspace(-6, 6, 1 << 15), of_all_sizes(1 << 14, -30, 30)]).astype(np.float32)
     wanted = np.array([math.erf(value) for value in x.astype(np.float64)])
-    assert np.max(np.abs(y - wanted)) < 7e-7
-    assert np.isnan(
-        triton_interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x * np.nan, "y": x.copy()})["y"]
-    ).all()
+    assert np.max(np.abs(applied_in_triton(triton_interpreter, "short_erf(x)", x) - wanted)) < 7e-7
+    assert np.isnan(applied_in_triton(triton_interpreter, "short_erf(x)", x * np.nan)).all()
+
+
+UNITS = {"exp": 3.0, "tanh": 3.0, "sigmoid": 5.0, "softplus": 4.0}
+"""Units in the last place by which a function is off at most, where a power of two is exact and operations round once."""
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_no_digits_cancel_in_functions_of_single_precision(name: str, triton_interpreter: Interpreter) -> None:
+    """Small numbers, of which a formula that subtracts from one leaves nothing, and those far from it."""
+    x = np.concatenate([of_all_sizes(1 << 14, -30, 1.9), np.linspace(-80, 80, 1 << 15)]).astype(np.float32)
+    lines: list[str] = []
+    write_thread(TritonText(), make(name.capitalize(), [var("x")]), {"x": Expr("x")}, "y", lambda _, e: lines.append(e.text))
+    with np.errstate(all="ignore"):
+        wanted = FUNCTIONS[name].numpy(x.astype(np.float64))
+        made = applied_in_triton(triton_interpreter, lines[-1], x)
+        single = wanted.astype(np.float32)
+        off = np.abs(made - wanted) / np.spacing(np.abs(single))
+    finite = np.isfinite(single) & (np.abs(single) > np.finfo(np.float32).tiny)
+    assert off[finite].max() <= UNITS[name], x[finite][off[finite].argmax()]
+    np.testing.assert_allclose(made[~finite], single[~finite], atol=np.finfo(np.float32).tiny)
+    assert np.isnan(applied_in_triton(triton_interpreter, lines[-1], x * np.nan)).all()
 
 
 TOTALS = {
