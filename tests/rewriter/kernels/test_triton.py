@@ -424,7 +424,7 @@ def test_no_digits_cancel_in_functions_of_single_precision(name: str, triton_int
         off = np.abs(made - wanted) / np.spacing(np.abs(single))
     finite = np.isfinite(single) & (np.abs(single) > np.finfo(np.float32).tiny)
     assert off[finite].max() <= UNITS[name], x[finite][off[finite].argmax()]
-    np.testing.assert_allclose(made[~finite], single[~finite], atol=np.finfo(np.float32).tiny)
+    np.testing.assert_allclose(made[~finite], single[~finite], atol=float(np.finfo(np.float32).tiny))
     assert np.isnan(applied_in_triton(triton_interpreter, lines[-1], x * np.nan)).all()
 
 
