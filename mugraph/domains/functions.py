@@ -32,7 +32,8 @@ class ScalarFunction:
         numpy: the function on NumPy arrays, whose element type the result has.
         range: the range of the results by those of the operands.
         operands: how many numbers it is a function of.
-        triton: a function of Triton's (``tl.log``), or a formula of ``{0}``, which is a name; ``None``: no kernel computes it.
+        triton: a function of Triton's (``tl.log``) or of rewriter/kernels/triton/functions.py, or a formula of ``{0}``, which is
+            a name; ``None``: no kernel computes it.
         c: a function of C's library or of rewriter/kernels/c/functions.h, or a formula; ``None``: no kernel in C computes it.
         flops: arithmetic operations an entry.
         slow: whether a GPU computes it in its few units for transcendental functions.
@@ -226,8 +227,8 @@ def _remaining(a: Range, divisor: Range) -> Range:
 # The table
 
 _SIGN = "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0))"
-_SOFTPLUS = "tl.maximum({0}, 0.0) + tl.log(1.0 + tl.exp(-tl.abs({0})))"
-_TANH = "2.0 * tl.sigmoid(2.0 * {0}) - 1.0"
+_SOFTPLUS = "tl.maximum({0}, 0.0) + f32_log1p(tl.exp(-tl.abs({0})))"
+_SIGMOID = "1.0 / (1.0 + f32_exp(-{0}))"
 
 _ROWS = {
     row.name: row
@@ -235,13 +236,15 @@ _ROWS = {
         ScalarFunction(
             "sqrt", np.sqrt, _root, "tl.sqrt", "sqrtf", flops=4, slow=True, increasing=True, partial=True, keeps_zero=True
         ),
-        ScalarFunction("exp", np.exp, _exponential, "tl.exp", "f32_exp", flops=8, slow=True, increasing=True),
+        ScalarFunction("exp", np.exp, _exponential, "f32_exp", "f32_exp", flops=8, slow=True, increasing=True),
         ScalarFunction("log", np.log, _logarithm, "tl.log", "f32_log", flops=8, slow=True, increasing=True, partial=True),
         ScalarFunction("erf", _erf, _between(-1.0, 1.0), "tl.erf", "f32_erf", flops=16, slow=True, increasing=True, odd=True),
-        ScalarFunction("tanh", np.tanh, _between(-1.0, 1.0), _TANH, "f32_tanh", flops=16, slow=True, increasing=True, odd=True),
+        ScalarFunction(
+            "tanh", np.tanh, _between(-1.0, 1.0), "f32_tanh", "f32_tanh", flops=16, slow=True, increasing=True, odd=True
+        ),
         # sigmoid(-1000) rounds to zero
         ScalarFunction(
-            "sigmoid", _sigmoid, _between(0.0, 1.0, True), "tl.sigmoid", "f32_sigmoid", flops=12, slow=True, increasing=True
+            "sigmoid", _sigmoid, _between(0.0, 1.0, True), _SIGMOID, "f32_sigmoid", flops=12, slow=True, increasing=True
         ),
         ScalarFunction("abs", np.abs, _magnitude, "tl.abs", "fabsf", integers=True, piecewise=True, keeps_zero=True),
         ScalarFunction("sin", np.sin, _circular, "tl.sin", "sinf", flops=8, slow=True, odd=True),

@@ -120,6 +120,8 @@ def _compiled(job: Job) -> tuple[dict[str, Any], bytes]:
                 raise ValueError(f"{name} wants {about.global_scratch_size} bytes of global scratch memory")
             if about.shared > _SHARED.get(number, _LEAST_SHARED):
                 raise ValueError(f"{name} wants {about.shared} bytes of shared memory, more than sm_{number} has")
+            if ".tf32" in compiled.asm["ptx"]:
+                raise ValueError(f"{name}: the compiler multiplies single precision in TF32, which was not asked for")
             functions.append((about.name, 32 * about.num_warps, about.shared))
             texts.append(compiled.asm["ptx"])
             cubins.append(compiled.asm["cubin"])

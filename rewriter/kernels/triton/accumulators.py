@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mugraph.blocks.statements import Accumulate, Dot, statement_operands
 from rewriter.kernels.triton.bounds import Bounds
-from rewriter.kernels.triton.products import Tile, bracketed, masked
+from rewriter.kernels.triton.products import Tile, bracketed, masked, summed
 from rewriter.kernels.triton.softmax import Softmax
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
@@ -84,10 +84,11 @@ class Accumulators:
             self._step_welford(accumulator, self._lifted(accumulator, loop), loop)
         else:
             name, tile = accumulator.names[0], self._lifted(accumulator, loop)
-            text = tile.text
+            text, is_sum = tile.text, accumulator.monoid == "sum"
             if name not in self._lazy and loop in tile.axes:
-                text = f"tl.{accumulator.monoid}({text}, axis={tile.axes.index(loop)})"
-            self._text.assign(name, f"{name} + {text}" if accumulator.monoid == "sum" else f"tl.maximum({name}, {text})")
+                at = tile.axes.index(loop)
+                text = summed(text, at, len(tile.axes)) if is_sum else f"tl.max({text}, axis={at})"
+            self._text.assign(name, f"{name} + {text}" if is_sum else f"tl.maximum({name}, {text})")
 
     def _add_product(self, name: str, dot: Dot, loop: str) -> None:
         values = self._values
@@ -124,7 +125,7 @@ class Accumulators:
         else:
             axis = tile.axes.index(loop)
             rest = tuple(a for a in tile.axes if a != loop)
-            text.assign(f"{mean}_here", f"tl.sum({tile.text}, axis={axis}) / {here}")
+            text.assign(f"{mean}_here", f"{summed(tile.text, axis, len(tile.axes))} / {here}")
             away = Tile(f"{mean}_away", tile.axes)
             text.assign(away.text, f"{tile.text} - {laid_under(f'{mean}_here', rest, tile.axes)}")
             text.assign(away.text, masked(away, loop, "0.0", tiling))

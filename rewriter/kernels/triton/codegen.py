@@ -26,7 +26,7 @@ from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.ahead import PREFETCH, PREFETCH_TEXT, check_waits
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.function import FunctionWriter
-from rewriter.kernels.triton.scalar import SHORT_ERF
+from rewriter.kernels.triton.functions import FUNCTION_TEXTS, functions_called
 from rewriter.kernels.triton.source import OVERLAPPED, Source
 from rewriter.runtime.plan import Output
 
@@ -69,11 +69,8 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
     for function in functions:
         texts.append(check_waits(function.write()))
         launches.append(function.launch())
-    helpers = [
-        f"\n\n{helper.rstrip()}"
-        for name, helper in (("short_erf(", SHORT_ERF), (f"{PREFETCH}(", PREFETCH_TEXT))
-        if any(name in text for text in texts)
-    ]
+    prefetches = [PREFETCH_TEXT] if any(f"{PREFETCH}(" in text for text in texts) else []
+    helpers = [f"\n\n{helper.rstrip()}" for helper in [*functions_called(texts), *prefetches]]
     imports = ["import triton", "import triton.language as tl", _IMPORT]
     text = "\n".join([*heading(kernel, digest, schedules, "# "), "", *imports, *helpers, *texts]) + "\n"
     shapes = places.shapes(kernel.outputs)
@@ -91,7 +88,7 @@ _NAMES = Names(
             OVERLAPPED,
             "gdc_wait",
             "gdc_launch_dependents",
-            "short_erf",
+            *FUNCTION_TEXTS,
             PREFETCH,
             "pid",
             "inner",

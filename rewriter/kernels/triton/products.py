@@ -12,7 +12,7 @@ from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.text import laid_under
 from rewriter.kernels.triton.tiling import Tiling
 
-__all__ = ["ProductText", "Tile", "bracketed", "masked"]
+__all__ = ["ProductText", "Tile", "bracketed", "masked", "summed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,15 @@ def masked(tile: Tile, over: str, identity: str, tiling: Tiling) -> str:
     if over not in tile.axes or not tiling.ragged(over) or (identity == "0.0" and over in tile.zeroed):
         return tile.text
     return f"tl.where({laid_under(f'{over}_in', (over,), tile.axes)}, {tile.text}, {identity})"
+
+
+def summed(text: str, axis: int, rank: int) -> str:
+    """The sum of a tensor along one of its axes.
+
+    Triton takes ``tl.sum(x[:, :, None] * y[None, :, :], axis=1)`` for a product of matrices: before 3.7 in TF32, and twice the
+    sum where that is of four terms. To a sum of ``x * y + 0.0`` it does not; a GPU adds the zero in the FMA that multiplies.
+    """
+    return f"tl.sum({text} + 0.0, axis={axis})" if (axis, rank) == (1, 3) else f"tl.sum({text}, axis={axis})"
 
 
 def bracketed(text: str) -> str:
@@ -78,7 +87,7 @@ class ProductText:
         every = tiling.union(a.axes, b.axes)
         text = self.entrywise(a, b, over, every)
         if over in every:
-            text = f"tl.sum({text}, axis={every.index(over)})"
+            text = summed(text, every.index(over), len(every))
         return (f"{total} + {text}" if total else text), axes
 
     def entrywise(self, a: Tile, b: Tile, over: str, wanted: Sequence[str]) -> str:

@@ -8,27 +8,17 @@ from mugraph.domains.functions import FUNCTIONS
 from mugraph.terms.shape import DataType
 from rewriter.kernels.text.thread import Expr, ThreadText
 
-__all__ = ["SHORT_ERF", "TritonText"]
+__all__ = ["TritonText"]
 
-SHORT_ERF = """\
-@triton.jit
-def short_erf(x):
-    # Abramowitz and Stegun, 7.1.26: off by at most 1.5e-7, in 32-bit floats by 7e-7. A division is ten instructions, rsqrt one.
-    size = tl.abs(x)
-    t = 1.0 + 0.3275911 * size
-    t = tl.rsqrt(t * t)
-    rest = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
-    result = 1.0 - rest * tl.exp2(size * size * -1.4426950408889634)
-    return tl.where(x < 0, -result, result)
-"""
-"""The function that kernels which read and write no float of more than 16 bits call for erf: half the work of Triton's."""
+_SHORT = {"erf": "short_erf", "exp": "tl.exp", "sigmoid": "tl.sigmoid"}
+"""Functions whose errors halves do not tell, by their names."""
 
 
 class TritonText(ThreadText):
     """Expressions as Triton reads them.
 
     Args:
-        short: whether :data:`SHORT_ERF` is exact enough.
+        short: whether no float has more than 16 bits, so that less exact functions serve.
     """
 
     name = "triton"
@@ -48,8 +38,8 @@ class TritonText(ThreadText):
         return repr(float(value))
 
     def function(self, name: str) -> str | None:
-        if name == "erf" and self.short:
-            return "short_erf"
+        if self.short and name in _SHORT:
+            return _SHORT[name]
         return FUNCTIONS[name].triton if name in FUNCTIONS else None
 
     def as_float(self, a: Expr) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,15 +20,19 @@ from mugraph.blocks.block import Kernel, renamed_values
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import retyped
 from mugraph.blocks.statements import Accumulate, Affine, Compute, Index, InvalidBlock, Predicate
+from mugraph.domains.functions import FUNCTIONS
 from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, Dim, symbol
-from mugraph.terms.term import variables
+from mugraph.terms.term import make, var, variables
 from rewriter.cost.devices import DEVICES
 from rewriter.cost.schedules import default_schedules
 from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.text.thread import Expr, write_thread
 from rewriter.kernels.triton import NotGenerated, generate
-from rewriter.kernels.triton.scalar import SHORT_ERF
-from rewriter.kernels.triton.source import OVERLAPPED
+from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.functions import functions_called
+from rewriter.kernels.triton.scalar import TritonText
+from rewriter.kernels.triton.source import OVERLAPPED, Source
 from tests.support.block_kernels import (
     BOOL,
     F16,
@@ -378,18 +383,49 @@ def test_a_short_erf_serves_where_no_float_is_wide(interpreter: Interpreter) -> 
     check(interpreter, gelu(F16, F16), cut(m=2), TOLERANCE[F16])
 
 
+def applied_in_triton(interpreter: Interpreter, call: str, x: np.ndarray) -> np.ndarray:
+    """What a call computes of numbers ``x``."""
+    kernel = (
+        f"\n\n@triton.jit\ndef main(a, b):\n    i = tl.arange(0, {len(x)})\n    x = tl.load(a + i)\n    tl.store(b + i, {call})\n"
+    )
+    functions = "\n\n".join(functions_called([kernel]))
+    source = f"import triton\nimport triton.language as tl\n\n\n{functions}{kernel}"
+    return interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x, "y": np.full_like(x, np.nan)})["y"]
+
+
+def of_all_sizes(count: int, least: float, most: float) -> np.ndarray:
+    """Numbers of both signs between two powers of ten, zeros and infinities: twice ``count``."""
+    wide = np.concatenate([np.logspace(least, most, count - 2), [np.inf, 0.0]])
+    return np.concatenate([wide, -wide]).astype(np.float32)
+
+
 def test_the_short_erf_is_off_by_less_than_what_halves_can_tell(triton_interpreter: Interpreter) -> None:
     """Everywhere, near 0 and at the ends too; half precision tells 5e-4 from 1."""
-    wide = np.concatenate([np.linspace(0, 6, 1 << 15), np.logspace(-30, 30, (1 << 15) - 2), [np.inf, 0.0]])
-    x = np.concatenate([wide, -wide]).astype(np.float32)
-    kernel = f"\n\n@triton.jit\ndef main(x, y):\n    i = tl.arange(0, {len(x)})\n    tl.store(y + i, short_erf(tl.load(x + i)))\n"
-    source = f"import triton\nimport triton.language as tl\n\n\n{SHORT_ERF}{kernel}"
-    y = triton_interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x, "y": np.full_like(x, np.nan)})["y"]
+    x = np.concatenate([np.linspace(-6, 6, 1 << 15), of_all_sizes(1 << 14, -30, 30)]).astype(np.float32)
     wanted = np.array([math.erf(value) for value in x.astype(np.float64)])
-    assert np.max(np.abs(y - wanted)) < 7e-7
-    assert np.isnan(
-        triton_interpreter.execute(source, [("main", (1, 1, 1), ["x", "y"])], {"x": x * np.nan, "y": x.copy()})["y"]
-    ).all()
+    assert np.max(np.abs(applied_in_triton(triton_interpreter, "short_erf(x)", x) - wanted)) < 7e-7
+    assert np.isnan(applied_in_triton(triton_interpreter, "short_erf(x)", x * np.nan)).all()
+
+
+UNITS = {"exp": 3.0, "tanh": 3.0, "sigmoid": 5.0, "softplus": 4.0}
+"""Units in the last place by which a function is off at most, where a power of two is exact and operations round once."""
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_no_digits_cancel_in_functions_of_single_precision(name: str, triton_interpreter: Interpreter) -> None:
+    """Small numbers, of which a formula that subtracts from one leaves nothing, and those far from it."""
+    x = np.concatenate([of_all_sizes(1 << 14, -30, 1.9), np.linspace(-80, 80, 1 << 15)]).astype(np.float32)
+    lines: list[str] = []
+    write_thread(TritonText(), make(name.capitalize(), [var("x")]), {"x": Expr("x")}, "y", lambda _, e: lines.append(e.text))
+    with np.errstate(all="ignore"):
+        wanted = FUNCTIONS[name].numpy(x.astype(np.float64))
+        made = applied_in_triton(triton_interpreter, lines[-1], x)
+        single = wanted.astype(np.float32)
+        off = np.abs(made - wanted) / np.spacing(np.abs(single))
+    finite = np.isfinite(single) & (np.abs(single) > np.finfo(np.float32).tiny)
+    assert off[finite].max() <= UNITS[name], x[finite][off[finite].argmax()]
+    np.testing.assert_allclose(made[~finite], single[~finite], atol=float(np.finfo(np.float32).tiny))
+    assert np.isnan(applied_in_triton(triton_interpreter, lines[-1], x * np.nan)).all()
 
 
 TOTALS = {
@@ -498,15 +534,13 @@ COMPILED = {
 }
 
 
-@pytest.mark.parametrize("architecture", [80, 90])
-@pytest.mark.parametrize("name", COMPILED)
-def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def compiled_launches(source: Source, architecture: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """What Triton makes of each launch."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    source = generate(*COMPILED[name])
-    path = tmp_path / "generated.py"
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+    path = folder / "generated.py"
     path.write_text(source.text)
     spec = importlib.util.spec_from_file_location("generated", path)
     assert spec is not None and spec.loader is not None
@@ -517,11 +551,17 @@ def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytes
         assert len(launch.arguments) == len(launch.signature)
         types = {**dict(launch.signature), OVERLAPPED: "constexpr"}
         aligned = {(i,): [["tt.divisibility", 16]] for i in pointers}
-        compiled = triton.compile(
+        yield triton.compile(
             ASTSource(getattr(module, launch.function), types, {OVERLAPPED: architecture == 90}, aligned),
             target=GPUTarget("cuda", architecture, 32),
             options={"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": True},
         )
+
+
+@pytest.mark.parametrize("architecture", [80, 90])
+@pytest.mark.parametrize("name", COMPILED)
+def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for compiled in compiled_launches(generate(*COMPILED[name]), architecture, tmp_path, monkeypatch):
         assert compiled.asm["cubin"][:4] == b"\x7fELF"
         assert compiled.metadata.global_scratch_size == compiled.metadata.profile_scratch_size == 0
         code = compiled.asm["ptx"]
@@ -532,6 +572,36 @@ def test_cubins(name: str, architecture: int, tmp_path: Path, monkeypatch: pytes
             assert "griddepcontrol" not in code
         if name in ("bfloat16", "attention", "listed"):
             assert "mma" in compiled.asm["ptx"]
+
+
+SUMMED = {
+    "product": "MatMul(MatMul(x, a), b)",
+    "reduction": "ReduceSum[axes=(-1,),keepdims=false](Mul(tall, wide))",
+}
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_sums_of_products_stay_sums(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton makes a product of matrices of them; before 3.7 in TF32, and with twice the sum of four terms."""
+    types = {"x": tensor(F32, 12, 4), "a": tensor(F32, 4, 4), "b": tensor(F32, 4, 12)}
+    types |= {"tall": tensor(F32, 12, 1, 4), "wide": tensor(F32, 1, 12, 4)}
+    root = term(SUMMED[name])
+    used = {leaf.name for leaf in variables([root])}
+    kernel = lower(name, {name: type_ for name, type_ in types.items() if name in used}, [("y", root)])
+    source = generate(kernel, cut_of(kernel, m=16, n=16, k=16))
+    assert "tl.dot" not in source.text
+    for compiled in compiled_launches(source, 90, tmp_path, monkeypatch):
+        assert "tt.dot" not in compiled.asm["ttir"]
+
+
+def test_what_the_compiler_multiplies_in_tf32_is_refused(tmp_path: Path) -> None:
+    kernel, schedules = lora(16, 32, 32, 16), cut(m=16, n=16, k=16)
+    source = generate(kernel, schedules)
+    loose = replace(source, text=source.text.replace(', input_precision="ieee"', ""))
+    with Compiler(tmp_path, workers=1) as compiler:
+        exact, refused = compiler.compile([("exact", source), ("loose", loose)], [Architecture(90)])
+    assert not isinstance(exact, NotCompiled)
+    assert isinstance(refused, NotCompiled) and "TF32" in str(refused)
 
 
 @pytest.mark.parametrize(

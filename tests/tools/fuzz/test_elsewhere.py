@@ -21,7 +21,7 @@ from tests.support.wrong_kernels import FEED, softmax_times, with_another_body, 
 from tools.fuzz.elsewhere import WithKernels, counted
 from tools.fuzz.fates import Fate
 from tools.fuzz.models.attack import Mode, names
-from tools.fuzz.oracle import Originals
+from tools.fuzz.oracle import Originals, Yardstick
 from tools.fuzz.running import CannotRun, run
 from tools.fuzz.sessions import Answer, ProcessEnded, Request, Sessions, self_test
 
@@ -85,7 +85,7 @@ class Scripted:
 
     def run(self, request: Request) -> Answer:
         if request.model == MODEL:  # the original by itself
-            return Answer()
+            return Answer({"measured": RIGHT})
         self.asked.append((request.library, request.fenced))
         answer = self.answers[request.library, request.fenced]
         if isinstance(answer, str):
@@ -163,6 +163,29 @@ def test_what_the_provider_itself_gives_of_the_original_is_as_good() -> None:
 
     verdict, _ = WithKernels(Rough({(True, False): wrong()}))(originals(MODEL), WRITTEN)  # type: ignore[arg-type]
     assert verdict is None
+
+
+def test_what_differs_from_run_to_run_without_kernels_is_the_runtime_s_own() -> None:
+    class Unsteady(Scripted):
+        runs = 0
+
+        def run(self, request: Request) -> Answer:
+            if request.model != MODEL:
+                return super().run(request)
+            self.runs += 1
+            return wrong() if self.runs == 5 else right()
+
+    unsteady = Unsteady({(True, False): wrong(), (False, False): right()})
+    verdict, _ = WithKernels(unsteady)(originals(MODEL), WRITTEN)  # type: ignore[arg-type]
+    assert verdict is not None and verdict[0] is Fate.RUNTIME and unsteady.runs > 5
+
+
+def test_a_tie_may_be_decided_as_the_exact_numbers_decide_it() -> None:
+    exact, original = np.array([True, False, True]), np.array([False, False, True])
+    yardstick = Yardstick(exact, slack=4.0, steps=False)
+    assert yardstick.accepts(exact, original) and yardstick.accepts(original, original)
+    assert not yardstick.accepts(np.array([False, True, True]), original)
+    assert not Yardstick(None, slack=4.0, steps=False).accepts(exact, original)
 
 
 def test_an_original_that_ends_the_provider_is_the_runtime_s_own() -> None:
