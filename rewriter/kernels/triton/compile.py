@@ -41,8 +41,8 @@ __all__ = [
     "parse_architectures",
 ]
 
-_FORMAT = 3
-"""Part of the key of what is kept on disk; raise it when the options or the packing change."""
+_FORMAT = 4
+"""Part of the key of what is kept on disk; raise it when the options, the packing or what is refused change."""
 LEAST_ARCHITECTURE = 80
 """Triton's kernels need its matrix units."""
 _ASKING = 0.1

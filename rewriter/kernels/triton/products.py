@@ -82,9 +82,13 @@ class ProductText:
         return (f"{total} + {text}" if total else text), axes
 
     def entrywise(self, a: Tile, b: Tile, over: str, wanted: Sequence[str]) -> str:
-        """The products of entries over the axes ``wanted``; padding along ``over`` counts for nothing."""
+        """The products of entries over the axes ``wanted``; padding along ``over`` counts for nothing.
+
+        The second factor stands first. A sum over the middle one of three axes, of products in the other order, is made a product of
+        matrices by Triton's passes: in 3.6 of TF32, and a wrong one where the sum is shorter than eight.
+        """
         parts = []
-        for tile in (a, b):
+        for tile in (b, a):
             text = masked(tile, over, "0.0", self._tiling)
             text = f"{text}.to(tl.float32)" if tile.kind == "raw" else text
             parts.append(laid_under(bracketed(text), tile.axes, wanted))
