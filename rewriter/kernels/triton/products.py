@@ -84,8 +84,8 @@ class ProductText:
     def entrywise(self, a: Tile, b: Tile, over: str, wanted: Sequence[str]) -> str:
         """The products of entries over the axes ``wanted``; padding along ``over`` counts for nothing.
 
-        The second factor stands first. A sum over the middle one of three axes, of products in the other order, is made a product of
-        matrices by Triton's passes: in 3.6 of TF32, and a wrong one where the sum is shorter than eight.
+        The second factor stands first. Of a sum over the middle one of three axes, of products in the other order, Triton's
+        passes make a product of matrices: 3.6 one of TF32, which is wrong where the sum is shorter than eight.
         """
         parts = []
         for tile in (b, a):
