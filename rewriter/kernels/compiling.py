@@ -30,6 +30,8 @@ _LAST_LINES = 2
 _SHARED = {80: 163 << 10, 87: 163 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10}
 _LEAST_SHARED = 99 << 10
 """Dynamic shared memory a block may have, by architecture (CUDA programming guide, technical specifications)."""
+_ROUNDED = ".tf32"
+"""In PTX that rounds operands of products in single precision to ten bits. No source asks for it; Triton's passes may."""
 
 Reply = tuple[dict[str, Any], bytes, bool]
 """Head and image of a result, and whether it would be the same another time."""
@@ -120,8 +122,8 @@ def _compiled(job: Job) -> tuple[dict[str, Any], bytes]:
                 raise ValueError(f"{name} wants {about.global_scratch_size} bytes of global scratch memory")
             if about.shared > _SHARED.get(number, _LEAST_SHARED):
                 raise ValueError(f"{name} wants {about.shared} bytes of shared memory, more than sm_{number} has")
-            if ".tf32" in compiled.asm["ptx"]:
-                raise ValueError(f"{name}: the compiler multiplies single precision in TF32, which was not asked for")
+            if _ROUNDED in compiled.asm["ptx"]:
+                raise ValueError(f"{name}: Triton makes products of TF32 where none are asked for")
             functions.append((about.name, 32 * about.num_warps, about.shared))
             texts.append(compiled.asm["ptx"])
             cubins.append(compiled.asm["cubin"])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from mugraph.blocks.block import Block, Phase
+from mugraph.blocks.block import Block, Kernel, Phase
 from mugraph.blocks.statements import (
     Accumulate,
     Affine,
@@ -20,19 +20,26 @@ from mugraph.blocks.statements import (
     View,
     statement_operands,
 )
-from mugraph.terms.shape import SymDim
+from mugraph.domains.base import FLOATS
+from mugraph.ops.interp import infer_types
+from mugraph.terms.shape import DataType, SymDim
 from mugraph.terms.term import Term, walk
 
 __all__ = [
     "ChosenLoad",
     "LoopBound",
     "chosen_loads",
+    "computes_halves",
     "fused_products",
     "loop_bounds",
     "needed_values",
     "scaled_scores",
     "softmax_predicates",
 ]
+
+
+_MOST_FACTOR = 2.0**100
+"""Of scores that their softmax multiplies; with a greater one, or one as small, it or differences of scores may be infinite."""
 
 
 def needed_values(block: Block, phase: Phase, written: Sequence[Phase]) -> set[str]:
@@ -67,8 +74,15 @@ def fused_products(block: Block) -> set[str]:
     }
 
 
+@lru_cache(maxsize=4096)
+def computes_halves(kernel: Kernel) -> bool:
+    """Whether all floats that a kernel reads or that its body computes are halves: none is greater than 65504."""
+    types = infer_types(kernel.body, {tensor.name: tensor.type for tensor in kernel.inputs})
+    return all(types[term].dtype not in FLOATS - {DataType.FLOAT16} for term in walk(kernel.body) if term.op != "Const")
+
+
 def scaled_scores(block: Block) -> dict[str, tuple[str, float]]:
-    """Scores of a softmax that are a value times a positive number: both, since the softmax multiplies by itself."""
+    """Scores of a softmax that are a value times a number, both: the softmax multiplies by itself, by what is greater than 0."""
     scaled = {}
     for accumulator in block.accumulators:
         name = accumulator.operands[0]
@@ -79,7 +93,7 @@ def scaled_scores(block: Block) -> dict[str, tuple[str, float]]:
         term = defined.term
         numbers = [i.attr("value") for i in term.inputs if i.op == "Const"]
         names = [i.name for i in term.inputs if i.is_var]
-        if term.op == "Mul" and len(numbers) == len(names) == 1 and 0 < numbers[0] < math.inf:
+        if term.op == "Mul" and len(numbers) == len(names) == 1 and 1 / _MOST_FACTOR < numbers[0] < _MOST_FACTOR:
             scaled[name] = (names[0], float(numbers[0]))
     return scaled
 

@@ -161,9 +161,9 @@ class Accumulators:
             self._values.written[name] = Tile(name, self.axes(name))
 
     def natural_shift(self) -> None:
-        """Writes softmax shifts that are used by themselves in natural units."""
+        """Writes softmax shifts that are used by themselves in units of the scores."""
         block = self._tiling.block
         used = {operand for s in block.statements for operand in statement_operands(s)}
         for accumulator in block.accumulators:
             if accumulator.monoid == "softmax" and accumulator.names[0] in used:
-                self._softmax.natural(accumulator.names[0])
+                self._softmax.natural(accumulator)

@@ -1,6 +1,11 @@
 """Online softmax as text: one iteration, and the combination of two states.
 
-The shift is in units of log 2: exp2 is what the device has. Scores get there in the one FMA that shifts them.
+exp2 is what the device has, so scores are brought to units of log 2. They are shifted first: what is rounded then is a
+difference, and the error of a weight is small where the weight is not. A score that is rounded in units of log 2 by itself
+is off by a whole exponent where it is of size 1e8, and a compiler fuses its product in one place and not in another.
+
+Scores of a body of halves are at most 65504. There the shift is in units of log 2, and one fused multiply-add scales and
+shifts a score: no product is rounded. The shift's own rounding, 2⁻⁸ at most, is a factor of a whole row and of its sum.
 """
 
 from __future__ import annotations
@@ -27,26 +32,47 @@ class Softmax:
     def __init__(self, text: FunctionText, tiling: Tiling, values: TileValues, bounds: Bounds) -> None:
         self._text, self._tiling, self._values, self._bounds = text, tiling, values, bounds
 
+    def _operand(self, accumulator: Accumulate) -> tuple[str, float]:
+        """A value, and the factor by which the scores are larger."""
+        scores = accumulator.operands[0]
+        return self._values.scaled.get(scores, (scores, 1.0))
+
+    def _unit(self, accumulator: Accumulate) -> float:
+        """What a difference of shifts is multiplied by to be one of exponents of 2."""
+        return 1.0 if self._values.halves else self._operand(accumulator)[1] * _LOG2E
+
     def step(self, accumulator: Accumulate) -> None:
         """One iteration: lift and combine."""
         text, loop = self._text, self._tiling.block.loop
         assert loop is not None
         shift, total = accumulator.names[:2]
-        operand, unit = self._values.scaled.get(accumulator.operands[0], (accumulator.operands[0], 1.0))
-        unit *= _LOG2E
+        operand, factor = self._operand(accumulator)
+        unit = factor * _LOG2E
         scores, axes = self._scores(accumulator, self._values.floating(operand))
         rest = tuple(axis for axis in axes if axis != loop)
         reduced = f"tl.max({scores}, axis={axes.index(loop)})" if loop in axes else scores
-        text.assign(f"{shift}_new", f"tl.maximum({shift}, {reduced} * {unit!r})")
-        text.assign(f"{shift}_used", f"tl.where({shift}_new == {MINUS_INFINITY}, 0.0, {shift}_new)")
-        weights = f"{shift}_weights"
-        text.assign(weights, f"tl.exp2({scores} * {unit!r} - {laid_under(f'{shift}_used', rest, axes)})")
-        text.assign(f"{shift}_scale", f"tl.exp2({shift} - {shift}_used)")
+        self._raise(accumulator, f"{reduced} * {unit!r}" if self._values.halves else reduced)
+        used, weights = laid_under(f"{shift}_used", rest, axes), f"{shift}_weights"
+        exponents = f"tl.fma({scores}, {unit!r}, -{used})" if self._values.halves else f"({scores} - {used}) * {unit!r}"
+        text.assign(weights, f"tl.exp2({exponents})")
         added = f"tl.sum({weights}, axis={axes.index(loop)})" if loop in axes else weights
         text.assign(total, f"{total} * {shift}_scale + {added}")
         if len(accumulator.names) == 3:
             self._weigh(accumulator, Tile(weights, axes, "float", frozenset(axes)), rest)
         text.assign(shift, f"{shift}_new")
+
+    def _raise(self, accumulator: Accumulate, other: str) -> None:
+        """Writes the greater of the shift and another, and the factor of what was added up with the shift."""
+        text, shift = self._text, accumulator.names[0]
+        text.assign(f"{shift}_new", f"tl.maximum({shift}, {other})")
+        text.assign(f"{shift}_used", f"tl.where({shift}_new == {MINUS_INFINITY}, 0.0, {shift}_new)")
+        text.assign(f"{shift}_scale", self._power(accumulator, shift))
+
+    def _power(self, accumulator: Accumulate, shift: str) -> str:
+        """The text of the factor of sums that were made with a shift."""
+        unit = self._unit(accumulator)
+        difference = f"{shift} - {accumulator.names[0]}_used"
+        return f"tl.exp2({difference})" if unit == 1.0 else f"tl.exp2(({difference}) * {unit!r})"
 
     def _scores(self, accumulator: Accumulate, tile: Tile) -> tuple[str, tuple[str, ...]]:
         """The text of the scores, of which those that do not count are -∞, and its axes."""
@@ -89,10 +115,8 @@ class Softmax:
         """Combines the state with another, whose names end in ``suffix``."""
         text, tiling = self._text, self._tiling
         shift, *sums = accumulator.names
-        text.assign(f"{shift}_new", f"tl.maximum({shift}, {shift}{suffix})")
-        text.assign(f"{shift}_used", f"tl.where({shift}_new == {MINUS_INFINITY}, 0.0, {shift}_new)")
-        text.assign(f"{shift}_scale", f"tl.exp2({shift} - {shift}_used)")
-        text.assign(f"{shift}_other", f"tl.exp2({shift}{suffix} - {shift}_used)")
+        self._raise(accumulator, f"{shift}{suffix}")
+        text.assign(f"{shift}_other", self._power(accumulator, f"{shift}{suffix}"))
         rest = tiling.present(tiling.block.value_axes[shift])
         for name in sums:
             wanted = tiling.present(tiling.block.value_axes[name])
@@ -100,6 +124,8 @@ class Softmax:
             text.assign(name, f"{name} * {scale} + {name}{suffix} * {other}")
         text.assign(shift, f"{shift}_new")
 
-    def natural(self, shift: str) -> None:
-        """Writes a shift that is used by itself in natural units."""
-        self._text.assign(shift, f"{shift} * {math.log(2.0)!r}")
+    def natural(self, accumulator: Accumulate) -> None:
+        """Writes a shift that is used by itself in units of the scores."""
+        shift, factor = accumulator.names[0], math.log(2.0) if self._values.halves else self._operand(accumulator)[1]
+        if factor != 1.0:
+            self._text.assign(shift, f"{shift} * {factor!r}")

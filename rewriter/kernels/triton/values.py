@@ -13,7 +13,14 @@ from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, Plac
 from mugraph.domains.base import FLOATS, NIBBLES
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import variables
-from rewriter.kernels.text.analysis import ChosenLoad, chosen_loads, fused_products, scaled_scores, softmax_predicates
+from rewriter.kernels.text.analysis import (
+    ChosenLoad,
+    chosen_loads,
+    computes_halves,
+    fused_products,
+    scaled_scores,
+    softmax_predicates,
+)
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.thread import Expr, write_thread
 from rewriter.kernels.triton.elements import TRITON_TYPES
@@ -57,7 +64,7 @@ class TileValues:
         types: Mapping[str, TensorType],
     ) -> None:
         self._text, self._tiling, self._positions, self._types = text, tiling, positions, types
-        self._masks, self._narrow = masks, places.narrow
+        self._masks, self._narrow, self._kernel = masks, places.narrow, places.kernel
         self.products = ProductText(tiling, places.kernel)
         self.storage = storage_types(tiling.block, types)
         self.written: dict[str, Tile] = {}
@@ -66,6 +73,11 @@ class TileValues:
         self.asked = softmax_predicates(tiling.block)
         self.chosen = chosen_loads(tiling.block)
         self.before: LatePart | None = None
+
+    @property
+    def halves(self) -> bool:
+        """Whether all floats that the body computes are halves."""
+        return computes_halves(self._kernel)
 
     def along(self, tiling: Tiling, positions: Positions) -> TileValues:
         """Values of the same function in tiles of another size along the loop, none of which is written yet."""

@@ -106,12 +106,16 @@ def test_a_failure_is_a_reason_and_nothing_else_is_lost(compiler: Compiler) -> N
     wrong = source(text.replace("tl.store(", "tl.stoore("))
     dying = source("import os\nos._exit(7)\n")
     huge = Scheduled.one(rms_norm_matmul(512, 512, 512, F16), Schedule((("m", 128), ("n", 128), ("k", 256)), warps=4, stages=4))
-    found = compiler.compile([("a", good), ("b", wrong), ("c", dying), ("d", huge.sources()[0])], [Architecture(80)])
-    assert isinstance(found[0], tuple)
+    (exact,) = Scheduled.one(rms_norm_matmul(16, 64, 64, F32), Schedule((("m", 16), ("n", 64), ("k", 32)))).sources()
+    rounding = replace(exact, text=exact.text.replace(', input_precision="ieee"', ""))
+    sources = [("a", good), ("b", wrong), ("c", dying), ("d", huge.sources()[0]), ("e", exact), ("f", rounding)]
+    found = compiler.compile(sources, [Architecture(80)])
+    assert isinstance(found[0], tuple) and isinstance(found[4], tuple)
     messages = [str(problem) for problem in found[1:]]
     assert "kernel b for sm_80: at " in messages[0] and "stoore" in messages[0] and "\n" not in messages[0]
     assert messages[1] == "kernel c for sm_80: the compiler's process died"
     assert "bytes of shared memory, more than sm_80 has" in messages[2]
+    assert messages[4] == "kernel f for sm_80: rms_norm_matmul: Triton makes products of TF32 where none are asked for"
 
 
 def test_architectures_are_named() -> None:

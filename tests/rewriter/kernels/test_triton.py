@@ -280,6 +280,8 @@ def test_other_monoids(interpreter: Interpreter, split: int) -> None:
     odd = Predicate("odd", (Affine(((Index("n", modulo=2), 1),), -1),))
     welford = (Accumulate(("count", "mean", "squares"), "welford", ("tile",)), Compute("variance", term("Div(squares, count)")))
     softmax = (Accumulate(("top", "mass"), "softmax", ("tile",)), Compute("total", term("Add(top, Log(mass))")))
+    half = (Compute("small", term("Mul(tile, 0.5)")), Accumulate(("top", "mass"), "softmax", ("small",)))
+    scaled = (*half, Compute("total", term("Add(top, Log(mass))")))
     hidden = (Compute("x", term("Add(tile, 1.0)")), Accumulate(("pid",), "sum", ("x",)))  # names that the function has already
     rounded = (Compute("half", term("Cast[to=float16](Add(tile, 0.5))")), Accumulate(("total",), "sum", ("half",)))
     wide = x.astype(np.float64)
@@ -289,11 +291,78 @@ def test_other_monoids(interpreter: Interpreter, split: int) -> None:
         ((odd, Accumulate(("total",), "max", ("tile",), "odd")), "total", wide[:, 1::2].max(1)),
         ((odd, Accumulate(("total",), "sum", ("tile",), "odd")), "total", wide[:, 1::2].sum(1)),
         (softmax, "total", np.log(np.exp(wide + 1000).sum(1)) - 1000),
+        (scaled, "total", np.log(np.exp(wide / 2 + 500).sum(1)) - 500),
         (hidden, "pid", wide.sum(1) + 7),
         (rounded, "total", wide.sum(1) + 3.5),  # in 32 bits whatever a cast says
     ):
         (computed,) = interpreter.run(column_kernel(*statements, store=store), cut(split=split, m=2, n=2), {"x": x})
         np.testing.assert_allclose(computed, wanted, rtol=1e-4)
+    for statements in (softmax, scaled):
+        kernel = retyped(column_kernel(*statements, store="total"), {F32: F16})
+        (computed,) = interpreter.run(kernel, cut(split=split, m=2, n=2), {"x": x.astype(np.float16)})
+        numbers = x.astype(np.float16).astype(np.float64) * (0.5 if statements is scaled else 1.0)
+        np.testing.assert_allclose(computed, np.log(np.exp(numbers + 1000).sum(1)) - 1000, rtol=1e-3)
+
+
+def plain_softmax(scores: np.ndarray) -> np.ndarray:
+    """The softmax of rows as an operator computes it, in the precision of its operand."""
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(weights / weights.sum(-1, keepdims=True))
+
+
+LARGEST = float(np.finfo(np.float32).max)
+NUMBERS: dict[str, tuple[float, ...]] = {
+    "ordinary": (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1e-6),
+    "large": (5000.7, 5000.1, 4999.9, 5001.3, -5000.1, 1e-3),
+    "extreme": (1e18, -1e18, 1e20, 3e38, -3e38, LARGEST, -LARGEST, 1e-40, 88.0),
+    "infinite": (1.0, 88.0, 3e38, -math.inf, -math.inf),
+    "hidden": (-math.inf,),
+    "overflown": (math.inf, -math.inf, 1.0),
+}
+"""Scores of float32."""
+
+
+@pytest.mark.parametrize("split", [1, 2])
+@pytest.mark.parametrize("size", NUMBERS)
+def test_a_softmax_is_as_exact_as_the_plain_one_whatever_the_scores(interpreter: Interpreter, size: str, split: int) -> None:
+    """Tiles along the scores, and parts of the loop, so that states are rescaled and combined."""
+    generator = np.random.default_rng(0)
+    scores, values = generator.choice(NUMBERS[size], (32, 11)).astype(np.float32), generator.random((11, 16), np.float32)
+    types = {"x": tensor(F32, 32, 11), "v": tensor(F32, 11, 16)}
+    kernel = kernel_of_terms("attention", types, {"y": "MatMul(Softmax[axis=-1](x), v)"})
+    with np.errstate(invalid="ignore", over="ignore"):
+        plain, wanted = plain_softmax(scores) @ values, plain_softmax(scores.astype(np.float64)) @ values.astype(np.float64)
+    finite = np.isfinite(plain)
+    for tiles in ({"s": 1, "t": 16}, {"s": 16, "t": 16}, {"s": 1, "t": 4}):
+        (computed,) = interpreter.run(kernel, cut(split=split, **tiles), {"x": scores, "v": values})
+        assert (np.isfinite(computed) == finite).all()
+        errors, own = (np.abs(one[finite] - wanted[finite]).max(initial=0.0) for one in (computed, plain))
+        assert errors <= own + 4 * 2.0**-24 * np.abs(values).max(), (errors, own)
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 254.0])
+def test_a_softmax_of_halves_is_more_exact_than_the_plain_one(interpreter: Interpreter, size: float) -> None:
+    """Scores of up to 65025, which an operator rounds to a half before it takes their softmax: the plain one's least error."""
+    generator = np.random.default_rng(0)
+    q, k = (generator.choice([-size, size], (32, 1)).astype(np.float16) + generator.random((32, 1)) for _ in "qk")
+    q, k, v = (one.astype(np.float16) for one in (q, k, generator.random((32, 16))))
+    types = {"q": tensor(F16, 32, 1), "k": tensor(F16, 32, 1), "v": tensor(F16, 32, 16)}
+    kernel = kernel_of_terms("attention", types, {"y": "MatMul(Softmax[axis=-1](MatMul(q, Transpose[perm=(1,0)](k))), v)"})
+    scores, values = q.astype(np.float64) @ k.astype(np.float64).T, v.astype(np.float64)
+    wanted = plain_softmax(scores) @ values
+    plain = plain_softmax(scores.astype(np.float16).astype(np.float64)) @ values
+    for tiles in ({"s": 1, "t": 16}, {"s": 16, "t": 16}, {"s": 1, "t": 4}):
+        (computed,) = interpreter.run(kernel, cut(**tiles), {"q": q, "k": k, "v": v})
+        errors, own = (np.abs(one - wanted).max() for one in (computed, plain))
+        assert errors <= own + 2.0**-11, (errors, own)  # it rounds its weights and its result to halves
+
+
+@pytest.mark.parametrize(("factor", "folded"), [("1e-31", False), ("1e-30", True), ("1e30", True), ("1e31", False)])
+def test_a_factor_of_the_scores_that_may_overflow_stays_theirs(factor: str, folded: bool) -> None:
+    types = {x: tensor(F32, 2, 20, 16) for x in "qkv"}
+    scores = f"Mul(MatMul(q, Transpose[perm=(1,0)](k)), {factor})"
+    kernel = kernel_of_terms("attention", types, {"y": f"MatMul(Softmax[axis=-1]({scores}), v)"})
+    assert ("scores = " not in generate(kernel, cut(s=4, t=4)).text) == folded
 
 
 def test_dynamic_sizes_are_arguments(interpreter: Interpreter) -> None:
