@@ -269,8 +269,10 @@ class FiniteField:
         return FieldArray((state % np.uint64(self.p)).astype(np.float64), None)
 
     def cast(self, a: Any, to: DataType) -> Any:
-        """Rounding to integers is an opaque function: two casts in a row are not the identity."""
+        """Rounding to integers is an opaque function: two casts in a row are not the identity. What is not zero is true."""
         if isinstance(a, FieldArray):
+            if to == DataType.BOOL:
+                return np.not_equal(a.p, 0)
             return a if to in FLOATS else self.apply(f"cast_{to.name}", a)
         if to in FLOATS:
             return FieldArray(np.mod(a, float(self.p)), np.mod(a, float(self.q)))

@@ -255,8 +255,10 @@ class Symbolic:
         return self._map(lambda *entries: Poly.atom(function, *entries), *operands)
 
     def cast(self, a: Any, to: DataType) -> Any:
-        """Rounding to integers is a function symbol: two casts in a row are not the identity."""
+        """Rounding to integers is a function symbol: two casts in a row are not the identity. Truth values are known ones."""
         if np.asarray(a).dtype == object:
+            if to == DataType.BOOL:
+                raise Unsupported("whether a polynomial is zero")
             return a if to in FLOATS else self.apply(f"cast_{to.name}", a)
         if to in FLOATS:
             result = np.empty(np.shape(a), object)

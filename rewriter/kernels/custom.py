@@ -32,6 +32,7 @@ from rewriter.kernels.measure.trials import NoDevice, NotMeasured, compile_ahead
 from rewriter.kernels.programs import Scheduled, compile_kernels, constant_inputs, keep_kernels, kernels_of, scheduled
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.schemes.search import SchemeProposals
+from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.compile import Architecture, Compiler
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
@@ -109,7 +110,7 @@ class CustomKernels:
         self._wrong: set[str] = set()
         self.notes: list[str] = []
         self._searched: dict[str, Rule] = {}
-        self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved, self.provider, sizes)
+        self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved, self.provider, self._why_unwritten)
         self.programs: dict[Kernel, CompiledKernel] = {}
         self.timed = 0
         self._longest = _FIRST_SECONDS
@@ -382,6 +383,18 @@ class CustomKernels:
     def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
         """Raises InvalidBlock and Undecided, as :func:`rewriter.kernels.programs.scheduled`."""
         return scheduled(kernel, self.device, self.sizes, self.store, self.grid, refused)
+
+    def _why_unwritten(self, kernel: Kernel) -> str:
+        """Why a kernel has no schedule or no text; empty where it has both."""
+        try:
+            self._write(self._scheduled(kernel))
+        except (InvalidBlock, NotGenerated, Undecided) as problem:
+            return str(problem)
+        return ""
+
+    def _write(self, scheduled: Scheduled) -> None:
+        """Raises InvalidBlock and NotGenerated where it has no text."""
+        scheduled.sources()
 
     def _rival(self, failed: Scheduled) -> CompiledKernel | None:
         """A kernel not all of whose schedules compile, under the next best that do: the model of memory may err."""

@@ -134,6 +134,9 @@ class CpuKernels(CustomKernels):
             problems |= wrong
         return programs, problems
 
+    def _write(self, scheduled: Scheduled) -> None:
+        scheduled.c_sources()
+
     def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
         """The best schedules that the store knows, else those that look best. Raises InvalidBlock and Undecided."""
         known = [

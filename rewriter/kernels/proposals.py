@@ -8,15 +8,14 @@ several kernels, and none of them alone shows what they save together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import retyped, specialised
-from mugraph.blocks.statements import Compute, InvalidBlock
+from mugraph.blocks.statements import InvalidBlock
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
-from mugraph.ops import traits_of
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
 from mugraph.terms.term import walk
@@ -55,6 +54,10 @@ def _proved(rule: Rule) -> bool:
     return True
 
 
+def _written(kernel: Kernel) -> str:
+    return ""
+
+
 class KernelProposals:
     """Proposes kernels for the candidates of one run's searches.
 
@@ -65,7 +68,8 @@ class KernelProposals:
         stored: gives multi-level rules, when they are first needed: where they match, nothing is built.
         is_proved: asked of a stored rule that matches, before it is used.
         provider: of the models that get kernels.
-        sizes: names of the dimension symbols that have a size, as the model is measured; ``None`` where all have one.
+        why_unwritten: says why a kernel cannot be scheduled or has no text for the device, else nothing. One that cannot be written
+            has a price, too, would displace better ones, and be dropped in the end.
 
     Attributes:
         reasons: why fusable sets did not become kernels, and how often: an element type that kernels lack, what cannot be fused,
@@ -77,10 +81,10 @@ class KernelProposals:
         stored: Callable[[], Sequence[Rule]] = tuple,
         is_proved: Callable[[Rule], bool] = _proved,
         provider: str = PROVIDER,
-        sizes: Collection[str] | None = None,
+        why_unwritten: Callable[[Kernel], str] = _written,
     ) -> None:
         self.reasons: Counter[str] = Counter()
-        self._sizes = sizes
+        self._why_unwritten, self._asked = why_unwritten, dict[Kernel, str]()
         self._give_stored, self._is_proved, self.provider = stored, is_proved, provider
         self._builder, self._chunked = KernelBuilder(), ChunkedAttention()
         self._directions: dict[str, Direction] = {}
@@ -228,34 +232,21 @@ class KernelProposals:
         if not matches:
             return None
         try:
-            if (kernel := kernel_of_rule(matches[0].direction.rule)) is not None:
-                self._check(kernel)
-            return moves.take(candidate, matches)
+            child = moves.take(candidate, matches)
         except (InvalidBlock, ShapeError, Undecided) as problem:
             self.reasons[str(problem)] += 1
             return None
+        kernel = kernel_of_rule(matches[0].direction.rule)
+        if child is not None and kernel is not None and (reason := self._unwritten(kernel)):
+            self.reasons[reason] += 1
+            return None
+        return child
 
-    def _check(self, kernel: Kernel) -> None:
-        """Sees whether a kernel can be scheduled and written: one that cannot has a price, too, at unknown sizes none at all.
-
-        Raises:
-            Undecided: a size is known in no run.
-            InvalidBlock: an axis is not cut whose size only a run tells, or a function has no text.
-        """
-        unknown = () if self._sizes is None else [name for name in kernel.symbols if name not in self._sizes]
-        if unknown:
-            raise Undecided(f"a kernel of size {unknown[0]}, which is not known")
-        for block in kernel.blocks:
-            for axis, size in block.axes:
-                if axis not in block.grid and axis != block.loop and not isinstance(size, int):
-                    raise InvalidBlock(f"an axis that is not cut has the symbolic size {size}")
-            for statement in block.statements:
-                for part in walk([statement.term]) if isinstance(statement, Compute) else ():
-                    function = traits_of(part.op).function
-                    is_number = any(operand.op == "Const" for operand in part.inputs)  # a power of it is a product
-                    text = None if function is None else function.triton if self.provider == PROVIDER else function.c
-                    if function is not None and text is None and not is_number:
-                        raise InvalidBlock(f"{function.name} in a kernel")
+    def _unwritten(self, kernel: Kernel) -> str:
+        """Why a kernel cannot be written; empty where it can. Each is written once."""
+        if kernel not in self._asked:
+            self._asked[kernel] = self._why_unwritten(kernel)
+        return self._asked[kernel]
 
     def _made_for(self, graph: Graph, rule: Rule, present: frozenset[DataType]) -> Iterator[tuple[Direction, list[Match]]]:
         """A stored multi-level rule with the sizes and element types of the places where it matches."""

@@ -328,6 +328,15 @@ def _run(session: Any, feed: dict[str, np.ndarray]) -> float:
     return (time.perf_counter_ns() - start) / 1e6
 
 
+def _outputs_of(session: Any, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """What a candidate gives. Raises RuntimeFailure, also where it is evaluated and cannot be."""
+    try:
+        outputs: list[np.ndarray] = session.run(None, feed)
+    except NoReference as problem:
+        raise RuntimeFailure(str(problem)) from problem
+    return outputs
+
+
 def first_reference(
     model: Model,
     feeds: Sequence[Mapping[str, np.ndarray]],
@@ -518,7 +527,7 @@ class Acceptance:
         for number, (feed, outputs, references, errors_of_original) in enumerate(rows):
             is_probe = number >= len(self.feeds)
             for output, (actual, original, wanted, own_error, floor) in enumerate(
-                zip(session.run(None, feed), outputs, references, errors_of_original, self.floors, strict=True)
+                zip(_outputs_of(session, feed), outputs, references, errors_of_original, self.floors, strict=True)
             ):
                 error = compare(actual, wanted)
                 steps = worst([own_error, self.step_errors[output]]) if self.step_errors else INFINITE

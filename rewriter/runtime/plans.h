@@ -142,6 +142,7 @@ static void free_plan(Plan *plan) {
     free(plan->code);
 }
 
+enum { UNKNOWN_RANK = -1 };
 typedef struct { int rank; int64_t dims[MAX_RANK]; } Shape;
 
 /* The value of an expression; -1 where it depends on a dimension that is not known yet, and *bad where it has no value. */
@@ -157,9 +158,12 @@ static int64_t evaluate(const Plan *plan, Expression expression, const Shape *sh
             if (operation == CONSTANT) stack[top++] = code[i + 1];
             else {
                 int64_t input = code[i + 1], axis = code[i + 2];
-                if (input < 0 || input >= plan->inputs || axis < 0 || axis >= shapes[input].rank) { *bad = 1; return -1; }
-                if (shapes[input].dims[axis] < 0) unknown = 1;
-                stack[top++] = shapes[input].dims[axis];
+                if (input < 0 || input >= plan->inputs || axis < 0 || axis >= MAX_RANK) { *bad = 1; return -1; }
+                const Shape *shape = &shapes[input];
+                if (shape->rank != UNKNOWN_RANK && axis >= shape->rank) { *bad = 1; return -1; }
+                int64_t size = shape->rank == UNKNOWN_RANK ? -1 : shape->dims[axis];
+                if (size < 0) unknown = 1;
+                stack[top++] = size;
             }
             i += wide;
             continue;

@@ -57,6 +57,8 @@ static OrtStatus *infer(const void *op, Handle *context) {
         Handle *info = NULL;
         TRY(ShapeInferContext_GetInputTypeShape(context, (size_t)i, &info));
         TRY(shape_of(info, &shapes[i]));
+        /* onnxruntime tells a tensor whose rank it does not know as it tells a scalar; a run knows which it is */
+        if (shapes[i].rank == 0) shapes[i].rank = UNKNOWN_RANK;
     }
     for (int i = 0; i < plan->outputs; i++) {
         static _Atomic unsigned unknown; /* no two sizes that nobody knows are said to be equal */

@@ -26,11 +26,15 @@ class Condition:
         return GUARDS[self.predicate]
 
     def holds(self, facts: Facts) -> bool | None:
-        """Yes, no, or ``None`` where it cannot be shown. An ill-typed term in it means no, and so does an axis that is none."""
+        """Yes, no, or ``None`` where it cannot be shown.
+
+        An ill-typed term in it means no, and so do an axis that is none and attributes that have not as many entries as each
+        other: a rule that names the pads of two axes is none about windows along one.
+        """
         try:
             arguments = (a if isinstance(a, Term) else bind_value(a, facts.binding) for a in self.arguments)
             return self.guard.predicate(facts, *arguments)
-        except (ShapeError, IndexError):
+        except (ValueError, IndexError):  # a ShapeError is a ValueError
             return False
         except Undecided:
             return None

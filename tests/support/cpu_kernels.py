@@ -124,7 +124,7 @@ def cpu_model(
     plan: Plan | PlanChoice,
     objects: Sequence[ObjectImage],
     body: Sequence[NodeProto],
-    inputs: Mapping[str, Sequence[str | int]],
+    inputs: Mapping[str, Sequence[str | int] | None],
     weights: Mapping[str, np.ndarray] | None = None,
     copies: int = 1,
     changed: Mapping[str, Any] | None = None,
@@ -132,6 +132,7 @@ def cpu_model(
     """y0, y1, ... = CpuKernel(inputs, weights), with a body of them that computes y.
 
     Args:
+        inputs: their shapes; ``None`` where not even the rank is declared.
         changed: attributes of the nodes that are others.
     """
     weights = weights or {}

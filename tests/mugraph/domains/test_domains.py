@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mugraph.domains import FiniteField, Range, RangeDomain, Real
+from mugraph.domains import FiniteField, Range, RangeDomain, Real, Symbolic
+from mugraph.domains.base import Unsupported
 from mugraph.domains.field import SAFE_PRIMES, ZeroDivision
 from mugraph.ops import REGISTRY
 from mugraph.ops.interp import evaluate
@@ -456,6 +457,20 @@ def test_casts_of_booleans() -> None:
     flags = np.asarray([True, False])
     assert FiniteField(0).cast(flags, DataType.FLOAT).p.tolist() == [1, 0]
     assert Real().cast(flags, DataType.FLOAT).tolist() == [1.0, 0.0]
+
+
+def test_numbers_as_truth_values() -> None:
+    """What is not zero is true: a condition that were a number would be taken for true by NumPy."""
+    field, symbolic = FiniteField(0), Symbolic()
+    numbers = field.move(lambda *entries: np.stack(entries), field.const(0), field.const(3), field.const(-1))
+    x, y, z = field.const(1), field.const(2), parse_term("Where(Cast[to=bool](n), x, y)")
+    chosen = evaluate([z], field, {"n": numbers, "x": x, "y": y})[z]
+    assert chosen.p.tolist() == [2, 1, 1]
+    for text, wanted in {"Or": [True, True, True], "And": [False, True, True], "Xor": [True, False, False]}.items():
+        term = parse_term(f"{text}(Cast[to=bool](n), b)")
+        assert evaluate([term], field, {"n": numbers, "b": np.asarray(True)})[term].tolist() == wanted
+    with pytest.raises(Unsupported, match="whether a polynomial is zero"):
+        evaluate([z], symbolic, {name: symbolic.input(name, (2,)) for name in "nxy"})
 
 
 @pytest.mark.parametrize(

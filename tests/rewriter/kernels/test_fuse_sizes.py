@@ -224,6 +224,29 @@ def test_what_is_learned_at_one_size_serves_another(
         ),
         # Triton has no powers of what is computed; in C there is one.
         ("g (float[8,7] x) => (float[8,7] y) { s = Softmax(x) y = Pow(s, x) }", {}, {"device": "h100"}),
+        ("g (float[3,3] x) => (float[3,3] y) <float c = {0.044715}> { t = Tanh(x) y = Pow(c, t) }", {}, {"device": "h100"}),
+        # Kernels write no doubles.
+        ("g (float[8,8] x) => (double[8,8] y) { h = HardSigmoid(x) y = Cast<to = 11>(h) }", {}, {"device": "h100"}),
+        # An operator without a bias that comes with a place for one, behind which its definition asks for a shape.
+        ("g (float[4,32] x, float[4,32] z) => (float[4,32] y) { g = com.microsoft.Gelu(x) y = Add(z, g) }", {}, {"device": "h100"}),
+        # A size that no dimension of an operand tells the run-time library: of an operand that is tiled.
+        (
+            """g (float[N,6,N] a, float[N,3] b, int8[6,3] w, float[3] f) => (float[p,q,3] y)
+                <int64[3] k = {2, 1, 2}, int8 zero = {0}> {
+                m = MatMul(a, b) t = Tile(m, k) q, s, z = DynamicQuantizeLinear(t) i = MatMulInteger(q, w, z, zero)
+                c = Cast<to = 1>(i) r = Mul(s, f) y = Mul(c, r) }""",
+            {"a": (3, 6, 3), "b": (3, 3)},
+            {"device": "h100"},
+        ),
+        # A product whose operand is read as it lies in a larger tensor, and along which no schedule goes.
+        (
+            """g (float[M,N,12,20] x, float[12,M] w, bool[8] b, float c) => (float[M,12,N,M] y)
+                <int64[2] k = {8, 12}, float low = {-inf}> {
+                s, t = Split<axis = 3>(x, k) u = Transpose<perm = [0, 2, 1, 3]>(t) m = MatMul(u, w)
+                v = Where(b, c, low) a = Add(m, v) y = Softmax<axis = -1>(a) }""",
+            {"x": (8, 7, 12, 20), "w": (12, 8)},
+            {"device": "h100"},
+        ),
         # Rows that are read across: the kernel in C does not cut them, and their length is dynamic.
         (
             "g (float[N,M] x) => (float[M,N] y) { g = Gelu(x) y = Transpose<perm = [1, 0]>(g) }",
@@ -236,6 +259,6 @@ def test_a_kernel_that_cannot_be_scheduled_or_written_is_not_proposed(
     body: str, shapes: dict[str, tuple[int, ...]], options: dict[str, Any], tmp_path: Path
 ) -> None:
     """It would cost nothing, as nodes of unknown size do, and what was built on it would be given up at the end."""
-    model = parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {body}')
+    model = parse_model(f'<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]> {body}')
     outcome = optimize(model, tmp_path / "out.onnx", deterministic=True, shapes=shapes, **options)
     assert outcome.dropped == ()

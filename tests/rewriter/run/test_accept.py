@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from onnx.parser import parse_model
 
 from mugraph.onnx import load
+from rewriter.reference import Evaluated
 from rewriter.run import accept
 from rewriter.run.accept import Acceptance, NondeterministicModel
 from rewriter.runtime_env import RuntimeFailure, new_session
@@ -46,6 +47,24 @@ def test_a_model_that_rounds_differently_from_run_to_run_can_be_compared(tmp_pat
 def test_a_model_that_draws_random_numbers_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NondeterministicModel, match="from run to run"):
         _compare(1e-3, tmp_path, monkeypatch)
+
+
+_IF = """<ir_version: 10, opset_import: ["" : 20]> g (float16[N] x, bool c) => (float16[N] y, float16[16] z) {{
+    a = Relu(x) y = Neg(a)
+    z = If(c) <then_branch: graph = t () => (float16[{0}] t) {{ t = Identity(a) }},
+               else_branch: graph = e () => (float16[{0}] e) {{ e = Neg(a) }}> }}"""
+
+
+def test_a_candidate_that_cannot_be_evaluated_does_not_run(tmp_path: Path) -> None:
+    """As one whose branch is declared otherwise than at the sizes of a probe."""
+    true, false = (load(parse_model(_IF.format(size))) for size in ("N", "16"))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parse_model(_IF.format("N")).SerializeToString())
+    feed = {"x": np.ones(3, np.float16), "c": np.array(True)}
+    acceptance = Acceptance(true, path, [feed], "cpu", evaluates=True)
+    assert acceptance.judge_outputs(Evaluated(true, true.graph))[1]
+    with pytest.raises(RuntimeFailure, match="the file declares 'z'"):
+        acceptance.judge_outputs(Evaluated(false, false.graph))
 
 
 class _Off:

@@ -175,6 +175,28 @@ def test_sizes_that_are_not_known_are_no_surprise(folder: Path, doubling: bytes)
     assert elsewhere(_RUN, str(path)) == "(1, 2)\n(7, 2)\n"
 
 
+def behind(shape: Sequence[str] | None, image: bytes) -> bytes:
+    """z = -y, y = CpuKernel(a, b): what y is of only the library says."""
+    model = onnx.load_from_string(cpu_model(SUM, [ObjectImage(V3, image)], BODY, dict.fromkeys("ab", shape)))
+    model.graph.node.append(helper.make_node("Neg", ["y0"], ["z"]))
+    model.graph.output[0].name = "z"
+    return model.SerializeToString()
+
+
+@pytest.mark.parametrize("shape", [None, ["N", "C"]])
+def test_an_input_of_unknown_rank_is_no_scalar(folder: Path, doubling: bytes, shape: Sequence[str] | None) -> None:
+    """As behind an operator whose axes are fed; onnxruntime tells the rank of such as 0 before a run."""
+    path = folder / "rank.onnx"
+    path.write_bytes(behind(shape, doubling))
+    assert elsewhere(_RUN, str(path)) == "(1, 2)\n(7, 2)\n"
+
+
+def test_a_scalar_is_refused_in_a_run(doubling: bytes) -> None:
+    scalar = np.ones((), np.float32)
+    with pytest.raises(Exception, match="the inputs of kernel sum do not fit its plan"):
+        opened(behind(None, doubling)).run(None, {"a": scalar, "b": scalar})
+
+
 def test_without_the_library_the_body_runs(doubling: bytes) -> None:
     content = cpu_model(SUM, [ObjectImage(V3, doubling)], BODY, SHAPES)
     a = np.ones((2, 4), np.float32)

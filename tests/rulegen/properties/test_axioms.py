@@ -293,6 +293,8 @@ TYPES = {
         ("padded((1,2), (0,0), (1,), (2,))", True),
         ("padded((1,1), (0,0), (1,), (2,))", False),
         ("padded((0,0), (-1,0), (1,), (0,))", False),
+        ("padded((3,3,3,3), (2,2,2,2), (1,1,1), (1,1,1))", False),  # a rule's pads of two axes, a model's of three
+        ("sums_each((3,3), (1,1), (2,2,2))", False),
         ("widened((2,2), (0,0), (1,), (1,), (2,))", True),
         ("widened((1,1), (0,0), (1,), (1,), (2,))", False),
         ("unpadded((0,0))", True),
