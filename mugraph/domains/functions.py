@@ -226,7 +226,7 @@ def _remaining(a: Range, divisor: Range) -> Range:
 
 # The table
 
-_SIGN = "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, 0.0))"
+_SIGN = "tl.where({0} > 0, 1.0, tl.where({0} < 0, -1.0, {0}))"
 _SOFTPLUS = "tl.maximum({0}, 0.0) + f32_log1p(tl.exp(-tl.abs({0})))"
 _SIGMOID = "1.0 / (1.0 + f32_exp(-{0}))"
 

@@ -22,8 +22,8 @@ class TritonText(ThreadText):
     """
 
     name = "triton"
-    maximum_text = "tl.maximum({}, {})"
-    minimum_text = "tl.minimum({}, {})"
+    maximum_text = "tl.maximum({}, {}, tl.PropagateNan.ALL)"
+    minimum_text = "tl.minimum({}, {}, tl.PropagateNan.ALL)"
     where_text = "tl.where({}, {}, {})"
     magnitude_text = "tl.abs({})"
 

@@ -476,6 +476,15 @@ def test_the_short_erf_is_off_by_less_than_what_halves_can_tell(triton_interpret
     assert np.isnan(applied_in_triton(triton_interpreter, "short_erf(x)", x * np.nan)).all()
 
 
+@pytest.mark.parametrize("text", ["Relu(x)", "Max(x, 0.0)", "Min(0.0, x)", "Clip[max=1.0,min=-1.0](x)", "Sign(x)", "Elu(x)"])
+def test_no_number_stays_none(text: str, interpreter: Interpreter) -> None:
+    kernel = kernel_of_terms("marked", {"x": tensor(F32, 2, 4)}, {"y": text})
+    x = np.array([[np.nan, -2.0, 0.0, 2.0], [0.5, np.nan, np.inf, -np.inf]], np.float32)
+    (made,), (wanted,) = interpreter.run(kernel, cut(m=2), {"x": x}), reference(kernel, {"x": x})
+    np.testing.assert_allclose(made, wanted, rtol=1e-6)
+    assert np.isnan(made).sum() == 2
+
+
 UNITS = {"exp": 3.0, "tanh": 3.0, "sigmoid": 5.0, "softplus": 4.0}
 """Units in the last place by which a function is off at most, where a power of two is exact and operations round once."""
 
