@@ -68,8 +68,8 @@ class KernelProposals:
         stored: gives multi-level rules, when they are first needed: where they match, nothing is built.
         is_proved: asked of a stored rule that matches, before it is used.
         provider: of the models that get kernels.
-        why_unwritten: says why a kernel cannot be scheduled or has no text for the device, else nothing. One that cannot be written
-            has a price, too, would displace better ones, and be dropped in the end.
+        why_unwritten: says why a kernel cannot be scheduled or has no text for the device, else nothing. One that cannot be
+            written has a price, too, would displace better ones, and be dropped in the end.
 
     Attributes:
         reasons: why fusable sets did not become kernels, and how often: an element type that kernels lack, what cannot be fused,

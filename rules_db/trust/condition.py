@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mugraph.terms.shape import Dim, ShapeError, Undecided
+from mugraph.terms.shape import Dim, Undecided
 from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, format_value, open_names, substitute, walk
 from mugraph.terms.text import Parser
 from rules_db.trust.guards import GUARDS, Argument, Facts, Guard

@@ -128,7 +128,10 @@ def examine_model(
         return CaseReport(Fate.NOT_RUNNABLE, refusal)
     if not outcome.improved:
         if not _computes_the_same(original, written, [feed for feed, _ in plain.values()]):
-            return CaseReport(Fate.LOST, "the original was not written", outcome.message, files={"written.onnx": written})
+            verdict = _compared(Originals(original, plain), written)
+            if verdict is None or verdict[0].is_failure:
+                return CaseReport(Fate.LOST, "the original was not written", outcome.message, files={"written.onnx": written})
+            return CaseReport(*verdict, files={"written.onnx": written})
         if outcome.dropped:
             return CaseReport(Fate.DOUBTED, "; ".join(outcome.dropped), files={"written.onnx": written})
         return CaseReport(Fate.UNCHANGED)

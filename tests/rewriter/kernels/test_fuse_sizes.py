@@ -228,7 +228,11 @@ def test_what_is_learned_at_one_size_serves_another(
         # Kernels write no doubles.
         ("g (float[8,8] x) => (double[8,8] y) { h = HardSigmoid(x) y = Cast<to = 11>(h) }", {}, {"device": "h100"}),
         # An operator without a bias that comes with a place for one, behind which its definition asks for a shape.
-        ("g (float[4,32] x, float[4,32] z) => (float[4,32] y) { g = com.microsoft.Gelu(x) y = Add(z, g) }", {}, {"device": "h100"}),
+        (
+            "g (float[4,32] x, float[4,32] z) => (float[4,32] y) { g = com.microsoft.Gelu(x) y = Add(z, g) }",
+            {},
+            {"device": "h100"},
+        ),
         # A size that no dimension of an operand tells the run-time library: of an operand that is tiled.
         (
             """g (float[N,6,N] a, float[N,3] b, int8[6,3] w, float[3] f) => (float[p,q,3] y)

@@ -180,7 +180,7 @@ def behind(shape: Sequence[str] | None, image: bytes) -> bytes:
     model = onnx.load_from_string(cpu_model(SUM, [ObjectImage(V3, image)], BODY, dict.fromkeys("ab", shape)))
     model.graph.node.append(helper.make_node("Neg", ["y0"], ["z"]))
     model.graph.output[0].name = "z"
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 @pytest.mark.parametrize("shape", [None, ["N", "C"]])

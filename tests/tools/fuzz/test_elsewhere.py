@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx.parser import parse_model
 
 from mugraph.blocks.operator import CPU_KERNEL
 from rewriter.kernels.c.objects import levels_here
@@ -231,3 +232,20 @@ def test_random_models_are_compiled_for_a_gpu_that_is_not_here() -> None:
 
 def test_nothing_is_counted_of_a_model_without_kernels() -> None:
     assert not counted(originals(MODEL), MODEL)[1]
+
+
+def test_what_only_cuda_runs_is_compared_on_the_cpu() -> None:
+    """NhwcConv, which a file for CUDA may hold, is another spelling of Conv there, with its bias and attributes."""
+    head = '<ir_version: 10, opset_import: ["" : 20, "com.microsoft" : 1]>'
+    head += " g (float[2,5,6,4] x, float[6,3,3,2] w, float[6] b) => (float[p,q,r,s] y)"
+    attributes = "<group = 2, pads = [1, 0, 1, 0], strides = [2, 1]>"
+    nhwc = parse_model(f"{head} {{ y = com.microsoft.NhwcConv{attributes}(x, w, b) }}")
+    plain = parse_model(
+        f"{head} {{ u = Transpose<perm = [0, 3, 1, 2]>(x) v = Transpose<perm = [0, 3, 1, 2]>(w) c = Conv{attributes}(u, v, b)"
+        " y = Transpose<perm = [0, 2, 3, 1]>(c) }"
+    )
+    generator = np.random.default_rng(0)
+    shapes = {"x": (2, 5, 6, 4), "w": (6, 3, 3, 2), "b": (6,)}
+    feed = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    (given,), (wanted,) = (run(model.SerializeToString(), feed, optimize=False) for model in (nhwc, plain))
+    np.testing.assert_array_equal(given, wanted)
