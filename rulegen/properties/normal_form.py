@@ -44,7 +44,7 @@ _Clauses = Sequence[frozenset[Poly]]
 
 
 @dataclass(frozen=True)
-class _Bounds:
+class _KnownBounds:
     """What is known of a polynomial: what it is beside a number, that, and between which numbers it lies."""
 
     rest: Poly
@@ -74,7 +74,7 @@ class NormalForms:
                 self._positive |= {poly} if relation == ">" else set()
                 self._bound(poly)
         self._forms: dict[Poly, Poly] = {}
-        self._known: dict[Poly, _Bounds] = {}
+        self._known: dict[Poly, _KnownBounds] = {}
 
     def of(self, poly: Poly) -> Poly:
         """The normal form of an entry."""
@@ -215,7 +215,7 @@ class NormalForms:
         elif power == 1:
             self._most[atom] = min(end, self._most.get(atom, end))
 
-    def _about(self, poly: Poly) -> _Bounds:
+    def _about(self, poly: Poly) -> _KnownBounds:
         if poly not in self._known:
             number = poly.terms.get(_NUMBER, Fraction(0))
             least: _Bound = number
@@ -224,7 +224,7 @@ class NormalForms:
                 if monomial:
                     ends = sorted(end * coefficient for end in self._ends(monomial))
                     least, most = least + ends[0], most + ends[1]
-            self._known[poly] = _Bounds(poly - Poly.constant(number), number, least, most)
+            self._known[poly] = _KnownBounds(poly - Poly.constant(number), number, least, most)
         return self._known[poly]
 
     def _ends(self, monomial: frozenset[tuple[Atom, int]]) -> tuple[_Bound, _Bound]:

@@ -57,7 +57,7 @@ TIMED = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RepeatedRun:
     """One run of the command.
 
     Attributes:
@@ -95,7 +95,7 @@ class Repeated:
     """
 
     model: str
-    runs: Sequence[Run]
+    runs: Sequence[RepeatedRun]
     timings: Sequence[Timing | None]
     aa: Timing | None
     torch: Mapping[str, Timing]
@@ -118,7 +118,9 @@ def draw(generator: random.Random, count: int, budgets: Sequence[int], first: bo
     return [(generator.choice(states) if at else EMPTY, generator.choice(list(budgets))) for at in range(count)]
 
 
-def run_all(name: str, source: Path, plan: Sequence[tuple[str, int]], caches: Path, arguments: Sequence[str]) -> list[Run]:
+def run_all(
+    name: str, source: Path, plan: Sequence[tuple[str, int]], caches: Path, arguments: Sequence[str]
+) -> list[RepeatedRun]:
     """Runs the command as planned; results are SOURCE.NUMBER.onnx. Caches of runs from an empty one are kept by number."""
     own, others = caches / f"{name}.own", caches / "others"
     runs = []
@@ -134,10 +136,12 @@ def run_all(name: str, source: Path, plan: Sequence[tuple[str, int]], caches: Pa
             tried = [candidate["fate"] for candidate in summary["tried"]]
             kernels = count_kernels(onnx.load(written, load_external_data=False))[0]
             runs.append(
-                Run(state, budget, round(made.seconds, 1), summary["improved"], kernels, summary["message"], stages, tried)
+                RepeatedRun(
+                    state, budget, round(made.seconds, 1), summary["improved"], kernels, summary["message"], stages, tried
+                )
             )
         except Exception as problem:  # one run must not lose the others
-            runs.append(Run(state, budget, math.nan, False, 0, one_line(problem), {}, []))
+            runs.append(RepeatedRun(state, budget, math.nan, False, 0, one_line(problem), {}, []))
         if not own.exists() and cache.exists():
             shutil.copytree(cache, own)
     if own.exists():
@@ -149,7 +153,7 @@ def run_all(name: str, source: Path, plan: Sequence[tuple[str, int]], caches: Pa
 def time_all(
     name: str,
     source: Path,
-    runs: Sequence[Run],
+    runs: Sequence[RepeatedRun],
     torch: Mapping[str, Remote | RunnerFailed],
     provider: str,
     rounds: int,

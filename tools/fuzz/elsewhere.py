@@ -85,7 +85,7 @@ class WithKernels:
         bases = {kind: [*_on_cpu(originals, kind), *_given(theirs, kind)] for kind in feeds}
         told = None
         for fenced in (True, False) if self.fenced else (False,):
-            judge = _Judge(self.sessions, originals, written, bases, fenced)
+            judge = _KernelJudge(self.sessions, originals, written, bases, fenced)
             verdict = judge.verdict()
             counts["runs of kernels"] += judge.kernels
             if verdict is not None and verdict[0].is_failure:
@@ -118,7 +118,7 @@ def _given(answers: Any, kind: str) -> list[Outputs]:
 
 
 @dataclass
-class _Judge:
+class _KernelJudge:
     """Of a model in one kind of memory.
 
     Attributes:

@@ -50,7 +50,7 @@ class Mapper(Protocol):
 
 
 @dataclass(slots=True)
-class _Block:
+class _FencedBlock:
     """A mapping, and what of it was given out."""
 
     start: int
@@ -76,8 +76,8 @@ class FencedMemory:
     mapper: Mapper
     given: int = 0
     problems: list[str] = field(default_factory=list)
-    _blocks: dict[int, _Block] = field(default_factory=dict)
-    _spare: dict[int, list[_Block]] = field(default_factory=dict)
+    _blocks: dict[int, _FencedBlock] = field(default_factory=dict)
+    _spare: dict[int, list[_FencedBlock]] = field(default_factory=dict)
     _callbacks: list[Any] = field(default_factory=list)
 
     def provider_options(self) -> Mapping[str, str]:
@@ -104,11 +104,11 @@ class FencedMemory:
         self.given += 1
         return block.address
 
-    def _block(self, size: int) -> _Block:
+    def _block(self, size: int) -> _FencedBlock:
         for length, spare in self._spare.items():
             if spare and size <= length:
                 return spare.pop()
-        return _Block(*self.mapper.map(size))
+        return _FencedBlock(*self.mapper.map(size))
 
     def free(self, address: int | None) -> None:
         """Notes that a block is not used by later work. It stays as it is until the run is over."""
@@ -146,7 +146,7 @@ class _Location(ctypes.Structure):
     _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
 
 
-class _Properties(ctypes.Structure):
+class _AllocationProperties(ctypes.Structure):
     """CUmemAllocationProp."""
 
     _fields_ = (
@@ -165,7 +165,7 @@ class _Access(ctypes.Structure):
 
 
 _DEVICE = _Location(1, 0)
-_PINNED = _Properties(1, 0, _DEVICE, None, (ctypes.c_ubyte * 8)())
+_PINNED = _AllocationProperties(1, 0, _DEVICE, None, (ctypes.c_ubyte * 8)())
 _READ_AND_WRITE = _Access(_DEVICE, 3)
 
 

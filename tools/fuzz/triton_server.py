@@ -24,7 +24,7 @@ _ALIGNMENT = 16
 """Bytes of which addresses are multiples, as kernels may take for granted."""
 
 
-class Buffer:
+class DeviceBuffer:
     """What the interpreter asks of a tensor and of its storage, over NumPy memory that is never copied."""
 
     def __init__(self, array: np.ndarray) -> None:
@@ -33,16 +33,16 @@ class Buffer:
     def data_ptr(self) -> int:
         return int(self.array.ctypes.data)
 
-    def untyped_storage(self) -> Buffer:
+    def untyped_storage(self) -> DeviceBuffer:
         return self
 
-    def cpu(self) -> Buffer:
+    def cpu(self) -> DeviceBuffer:
         return self
 
-    def new_empty(self, *_: Any, **__: Any) -> Buffer:
-        return Buffer(self.array)
+    def new_empty(self, *_: Any, **__: Any) -> DeviceBuffer:
+        return DeviceBuffer(self.array)
 
-    def set_(self, storage: Buffer, *_: Any) -> Buffer:
+    def set_(self, storage: DeviceBuffer, *_: Any) -> DeviceBuffer:
         assert storage.array is self.array
         return self
 
@@ -55,7 +55,7 @@ class Buffer:
     def stride(self) -> tuple[int, ...]:
         return tuple(step // self.array.itemsize for step in self.array.strides)
 
-    def copy_(self, other: Buffer) -> Buffer:
+    def copy_(self, other: DeviceBuffer) -> DeviceBuffer:
         assert other.array is self.array
         return self
 
@@ -82,7 +82,7 @@ def run(text: str, launches: list[tuple[str, tuple[int, int, int], list[Any]]], 
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        buffers = {name: Buffer(array) for name, array in memory.items()}
+        buffers = {name: DeviceBuffer(array) for name, array in memory.items()}
         for function, grid, arguments in launches:
             getattr(module, function)[grid](*(buffers[a] if isinstance(a, str) else a for a in arguments))
 
