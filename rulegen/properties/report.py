@@ -32,7 +32,7 @@ from rulegen.properties.consistency import TypedSide, inconsistencies, lemmas, s
 from rulegen.properties.everywhere import holds_everywhere
 from rulegen.properties.runtime import RuntimeEvidence, validate_in_runtime
 from rulegen.properties.symbolic import SymbolicEvidence, validate_symbolically
-from rulegen.properties.validate import NumericEvidence, validate_numerically
+from rulegen.properties.validate import LEAST_HITS, NumericEvidence, validate_numerically
 from rulegen.workers import new_pool
 from rules_db.files import cache_folder
 from rules_db.trust.properties import Axiom, load_axioms
@@ -41,7 +41,6 @@ from rules_db.trust.rule import Rule, Verdict
 __all__ = [
     "LEAST_CASES",
     "LEAST_EXACT",
-    "LEAST_HITS",
     "PropertiesReport",
     "PropertyRecord",
     "Standing",
@@ -51,8 +50,6 @@ __all__ = [
 
 LEAST_CASES = 8
 """Cases on which a property must have been examined, unless it has no more."""
-LEAST_HITS = 100
-"""Samples on which its sides must have been compared."""
 LEAST_EXACT = 50
 """The same in finite fields, for a property that is not proved and speaks of more than order, sign and rounding."""
 

@@ -27,7 +27,10 @@ from rulegen.properties.solving import SolvedSampler
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom
 
-__all__ = ["NumericEvidence", "validate", "validate_numerically"]
+__all__ = ["LEAST_HITS", "NumericEvidence", "validate", "validate_numerically"]
+
+LEAST_HITS = 100
+"""Samples on which the sides of a property must have been compared."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,15 @@ class NumericEvidence:
 
 
 def validate_numerically(axiom: Axiom, samples: int = 400, seed: int = 0) -> NumericEvidence:
-    """Tries a property on ``samples`` typed shapes to which it applies, or makes many times as many draws."""
-    return validate(axiom, hits=samples, trials=max(_PATIENCE * samples, _LEAST_DRAWS), seed=seed)
+    """Tries a property on ``samples`` typed shapes to which it applies, or makes many times as many draws.
+
+    Where fewer than :data:`LEAST_HITS` come of them, there are four times as many draws: else luck would decide about a property
+    that seldom applies.
+    """
+    trials = max(_PATIENCE * samples, _LEAST_DRAWS)
+    found = validate(axiom, hits=samples, trials=trials, seed=seed)
+    is_met = found.hits >= min(samples, LEAST_HITS) or found.counterexample is not None
+    return found if is_met else validate(axiom, hits=samples, trials=4 * trials, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from rewriter.run.outcome import Outcome
 from rewriter.search.ranges import Assumption
 from tools.fuzz.conditioning import TakesTooLong, processor_seconds, rounding_errors, within_rounding
 from tools.fuzz.fates import CaseReport, Fate, origin_of
-from tools.fuzz.running import CannotRun, Outputs, drawn, run, session, tolerance
+from tools.fuzz.running import CannotRun, Outputs, drawn, is_for_cuda, run, session, tolerance
 
 __all__ = [
     "EMPTY",
@@ -122,6 +122,8 @@ def examine_model(
         if isinstance(again, CaseReport):
             return again
         outcome, written = again
+    if plain and outcome.message.startswith(_BLAMES_THE_RUNTIME) and is_for_cuda(original):
+        return CaseReport(Fate.NOT_RUNNABLE, outcome.message)
     if plain and outcome.message.startswith(_BLAMES_THE_RUNTIME):
         return CaseReport(Fate.TRACEBACK, outcome.message, files={"written.onnx": written})
     fired = tuple(rule.rule for rule in outcome.fired)

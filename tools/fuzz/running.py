@@ -16,7 +16,7 @@ from mugraph.onnx.previews import PREVIEW_DOMAIN, written_out
 from mugraph.terms.shape import DataType
 from rewriter.run.accept import FLOORS
 
-__all__ = ["CannotRun", "Outputs", "drawn", "fed", "one_line", "poison_memory", "run", "session", "tolerance"]
+__all__ = ["CannotRun", "Outputs", "drawn", "fed", "is_for_cuda", "one_line", "poison_memory", "run", "session", "tolerance"]
 
 Outputs = list[Any]
 
@@ -60,12 +60,17 @@ def _without_previews(model: bytes) -> bytes:
 _NHWC, _TO_FRONT, _TO_BACK = "NhwcConv", (0, 3, 1, 2), (0, 2, 3, 1)
 
 
+def is_for_cuda(model: bytes) -> bool:
+    """Whether a model holds convolutions with the channels last, with which onnxruntime runs it on CUDA alone."""
+    return _NHWC.encode() in model
+
+
 def _with_channels_first(model: bytes) -> bytes:
     """A model whose convolutions with the channels last, which the CPU provider has no kernel for, are Conv between Transposes.
 
     What is written for CUDA may hold such; it is the one operator of the registry's that only that provider runs.
     """
-    if _NHWC.encode() not in model:
+    if not is_for_cuda(model):
         return model
     proto = onnx.ModelProto.FromString(model)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from rulegen.properties.cache import AuditLimits
-from rulegen.properties.report import LEAST_CASES, LEAST_HITS, Standing, properties_report
+from rulegen.properties.report import LEAST_CASES, Standing, properties_report
+from rulegen.properties.validate import LEAST_HITS
 from tests.support.properties import AXIOMS
 
 RECORD = Path(__file__).parents[3] / "rules_db" / "axioms" / "audited.json"

@@ -8,7 +8,7 @@ import pytest
 from mugraph.terms.shape import DataType, TensorType
 from rulegen.properties import validate as validation
 from rulegen.properties.inputs import real_inputs
-from rulegen.properties.validate import validate_numerically
+from rulegen.properties.validate import LEAST_HITS, validate, validate_numerically
 from rules_db.trust.properties import parse_axioms
 from tests.support.properties import AXIOMS, one
 
@@ -26,6 +26,9 @@ def test_a_property_that_seldom_applies_to_random_types_is_met_all_the_same() ->
     seldom = one("a: Add(x, y) = Add(y, x) when rank(x, 4), rank(y, 1), dim(x, -2, 4), dim(x, -3, 4)")
     evidence = validate_numerically(seldom, samples=100)
     assert evidence.hits == 100 and evidence.exact > 50
+    # Of the first draws a few apply, but not as many as there have to be.
+    assert 0 < validate(AXIOMS["pad.shorter4"], hits=LEAST_HITS, trials=3000).hits < LEAST_HITS
+    assert validate_numerically(AXIOMS["pad.shorter4"]).hits >= LEAST_HITS
 
 
 def test_one_that_is_never_met_has_no_hits() -> None:
