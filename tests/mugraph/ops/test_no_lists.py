@@ -50,6 +50,9 @@ ALLOWED = {
     ("mugraph/onnx/cleaning/simplifying.py", "_RESHAPES"): "likewise",
     ("mugraph/onnx/cleaning/simplifying.py", "_SINGLE"): "likewise",
     ("tools/fuzz/models/generate.py", "_DEADLY_WHERE_EMPTY"): "defects of a runtime, not of operators",
+    ("rewriter/run/runtime_fusions.py", "_PARAMETERS"): "what a runtime's optimisers make, in files that it writes",
+    ("rewriter/search/ranges.py", "_ESCAPING"): "the arithmetic of ranges, written for these operators",
+    ("rewriter/search/ranges.py", "_POWERS"): "likewise",
 }
 """Data that name operators by purpose."""
 

@@ -49,7 +49,7 @@ def test_a_model_that_draws_random_numbers_cannot(tmp_path: Path, monkeypatch: p
         _compare(1e-3, tmp_path, monkeypatch)
 
 
-_IF = """<ir_version: 10, opset_import: ["" : 20]> g (float16[N] x, bool c) => (float16[N] y, float16[16] z) {{
+_IF = """<ir_version: 10, opset_import: ["" : 20]> g (float16[N] x, bool c) => (float16[N] y, float16[{0}] z) {{
     a = Relu(x) y = Neg(a)
     z = If(c) <then_branch: graph = t () => (float16[{0}] t) {{ t = Identity(a) }},
                else_branch: graph = e () => (float16[{0}] e) {{ e = Neg(a) }}> }}"""

@@ -6,7 +6,7 @@ import numpy as np
 from onnx.parser import parse_model
 
 from tools.fuzz.fates import Fate
-from tools.fuzz.oracle import EMPTY, _compared
+from tools.fuzz.oracle import EMPTY, Originals, _compared
 from tools.fuzz.running import run
 
 NORM = """<ir_version: 10, opset_import: ["" : 14]>
@@ -21,7 +21,7 @@ def test_a_fusion_that_refuses_empty_rows_is_the_runtimes_own() -> None:
     )
     feed = {"x": np.zeros((2, 0, 0), np.float32)}
     outputs = run(original, feed, optimize=False)
-    told = _compared(original, written, {EMPTY: (feed, outputs)})
+    told = _compared(Originals(original, {EMPTY: (feed, outputs)}), written)
     assert told is not None and told[0] is Fate.RUNTIME and "its optimisers break the written model" in told[1]
-    lost = _compared(original, written, {"measured": (feed, outputs)})
+    lost = _compared(Originals(original, {"measured": (feed, outputs)}), written)
     assert lost is not None and lost[0] is Fate.LOST
