@@ -504,9 +504,7 @@ def main(
     """Prints latencies of the models in MODELS under every tool, and their ratios to onnxruntime."""
     console = Console(width=240)
     began = time.monotonic()
-    available = sorted(path.stem for path in models.iterdir() if path.suffix in (".skeleton", ".onnx"))
-    if unknown := [name for name in only if name not in available]:
-        raise click.ClickException(f"{models}: no model {', '.join(unknown)}; there are {', '.join(available)}")
+    names = chosen_models(models, only)
     if no_peers and peers_only:
         raise click.ClickException("--no-peers and --peers-only leave nothing to time")
     here = environment(provider).partition(" + ")[2] or environment(provider)  # a captured graph is the device's alone
@@ -546,7 +544,6 @@ def main(
             head = {"environment": here, "rounds": rounds, "block_ms": block, "clock": clock, "failed": failed}
             json_file.write_text(json.dumps({**head, "models": plain(results)}, indent=2))
 
-    names = list(only or available)
     at_once = max(1, jobs // len(modes)) if modes else 1
     for first in range(0, len(names), at_once):
         group = names[first : first + at_once]
@@ -563,6 +560,14 @@ def main(
     print_gpu_tables(console, results, here)
     for name, problem in failed.items():
         console.print(f"{name}: {problem}")
+
+
+def chosen_models(folder: Path, only: Sequence[str]) -> Sequence[str]:
+    """The names of the models of a folder that are asked for; of all where none are. Raises ClickException for an unknown one."""
+    available = sorted(path.stem for path in folder.iterdir() if path.suffix in (".skeleton", ".onnx"))
+    if unknown := [name for name in only if name not in available]:
+        raise click.ClickException(f"{folder}: no model {', '.join(unknown)}; there are {', '.join(available)}")
+    return only or available
 
 
 def open_torch(

@@ -33,7 +33,7 @@ from mugraph.terms.shape import concrete, evaluate_dim
 from rewriter.reference import bind_sizes, compare, random_inputs
 from rewriter.run.accept import Timing, paired
 from rewriter.runtime_env import environment
-from tools.bench.gpu_models import AGAIN, BASELINE, open_torch, poisoned, take_turns
+from tools.bench.gpu_models import AGAIN, BASELINE, chosen_models, open_torch, poisoned, take_turns
 from tools.bench.gpu_runners import (
     CLOCKS,
     TORCH_MODES,
@@ -281,12 +281,9 @@ def main(
 ) -> None:
     """Runs onnx-superopt on the models in MODELS again and again, and compares what was written."""
     console, began = Console(width=200), time.monotonic()
-    available = sorted(path.stem for path in models.iterdir() if path.suffix in (".skeleton", ".onnx"))
-    if unknown := [name for name in only if name not in available]:
-        raise click.ClickException(f"{models}: no model {', '.join(unknown)}; there are {', '.join(available)}")
     caches = work / "caches"
     results: list[Repeated] = []
-    for name in only or available:
+    for name in chosen_models(models, only):
         if time.monotonic() - began > seconds:
             console.print(f"{name}: not begun: out of time")
             continue
