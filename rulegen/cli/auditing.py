@@ -26,7 +26,7 @@ __all__ = ["audit_command"]
 @click.command("audit")
 @click.argument("rules", required=False, metavar="[FILE|URL]")
 @click.option("--deep", is_flag=True, help="Many more random tests, with fresh seeds.")
-@click.option("--axioms", is_flag=True, help="Examine the operator properties instead, four ways; an hour the first time.")
+@click.option("--axioms", is_flag=True, help="Examine the operator properties instead, four ways; twenty minutes the first time.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="With --axioms: write the table.")
 @click.option(
     "--record", type=click.Path(path_type=Path), metavar="FILE", help="With --axioms, if all stand: write a line for each."
