@@ -231,6 +231,8 @@ class CostModel:
         return changed
 
     def _measure(self, signature: Signature) -> float | None:
+        if any(isinstance(size, int) and size < 0 for type_ in signature.operands for size in type_.shape):
+            return None  # behind a window that does not fit
         return self._measure_on_cuda(signature) if self.provider == "cuda" else self._measure_on_cpu(signature)
 
     def _measure_on_cuda(self, signature: Signature) -> float | None:

@@ -31,7 +31,9 @@ __all__ = [
     "at_sizes_that_run",
     "clean_tasks",
     "computed",
+    "fits",
     "left_unclean",
+    "runs",
     "session_as_it_came",
     "with_true_claims",
 ]
@@ -47,8 +49,10 @@ class Idle(Unclean):
     """onnxruntime does not run the model that came on any of the inputs."""
 
 
-_OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512)
-"""Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule."""
+_RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tried"
+_OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384)
+"""Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule, and
+a moment or a second of sound."""
 
 
 def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, Presumption]]:
@@ -82,6 +86,28 @@ def with_true_claims(task: Task) -> Task:
     """A task whose model is read without the shapes that its file alone tells and that a run of it does not give."""
     model, false = without_false_claims(task.original, task.sizes, lambda: task.feeds(task.choices()[0])[0], "cpu")
     return replace(task, model=model, original=model, remarks=(*task.remarks, *false)) if false else task
+
+
+def fits(task: Task) -> bool:
+    """Whether no value of the model has a negative size, as behind a window that is longer than what it goes over."""
+    graph = task.model.graph
+    types = (graph.type(value) for node in graph.nodes() for value in node.values)
+    shapes = (concrete([evaluate_dim(dim, task.sizes) for dim in type_.shape]) for type_ in types if type_ is not None)
+    return all(min(shape, default=0) >= 0 for shape in shapes if shape is not None)
+
+
+def runs(task: Task, is_wanted: Callable[[], bool]) -> None:
+    """Runs the model that came on one of the inputs. Raises Idle where onnxruntime runs it on none."""
+    try:
+        session = session_as_it_came(task.original)
+    except RuntimeFailure:
+        return  # at no sizes, as whoever opens it next says
+    for chosen in task.choices():
+        if not is_wanted():
+            raise Unclean("nobody waited until the model was run")
+        if any(_run(session, feed) is not None for feed in task.feeds(chosen)):
+            return
+    raise Idle(_RUNS_ON_NONE)
 
 
 def at_sizes_that_run(task: Task) -> Task | None:
@@ -143,7 +169,7 @@ def _compare(task: Task, model: Model, cleaned: Path, until: float, is_wanted: C
     except RuntimeFailure as problem:
         raise Unclean(f"onnxruntime refuses it ({problem})") from None
     if not compared:
-        raise Idle("onnxruntime does not run it on inputs of the sizes that were tried")
+        raise Idle(_RUNS_ON_NONE)
 
 
 def _feeds(task: Task) -> Iterator[Feed]:

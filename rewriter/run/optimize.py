@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
 
@@ -19,7 +20,7 @@ import onnx
 from mugraph.deadline import BudgetSpent, Deadline, heed
 from mugraph.files import Scratch
 from rewriter.run.background import Presumption
-from rewriter.run.cleaning import Idle, Unclean, at_sizes_that_run, clean_tasks, left_unclean, with_true_claims
+from rewriter.run.cleaning import Idle, Unclean, at_sizes_that_run, clean_tasks, fits, left_unclean, runs, with_true_claims
 from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import check_asked, explanations
@@ -145,10 +146,12 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
                 progress("cleaning up")
                 if attempts is None:
                     task = with_true_claims(without_previews(task, folder))
-                    attempts = clean_tasks(task, folder, until)
-                elif is_idle and not is_resized and (other := at_sizes_that_run(task)) is not None:
-                    task, is_resized = with_true_claims(other), True
-                    attempts = clean_tasks(task, folder / "resized", until)
+                    attempts, is_idle = clean_tasks(task, folder, until), not fits(task)
+                if is_idle and not is_resized:
+                    is_resized = True
+                    if (other := at_sizes_that_run(task)) is not None:
+                        task = with_true_claims(other)
+                        attempts = clean_tasks(task, folder / "resized", until)
                 attempt = next(attempts, None)
                 heed()
         except (*USER_ERRORS, OSError):
@@ -162,12 +165,15 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
         except BudgetSpent:
             return _worked(task, (), clock, progress, _NOT_CLEANED)
         _foresee_end(task, clock)
-        if attempt is None:
-            return _worked(left_unclean(task, reason) if reason else task, (), clock, progress)
+        if attempt is None and reason:
+            return _worked(left_unclean(task, reason), (), clock, progress)
+        is_unrun = attempt is None and options.searches and bool(task.assumed) and not is_resized
         try:
+            if attempt is None:
+                return _worked(task, (partial(runs, task),) if is_unrun else (), clock, progress)
             return _worked(attempt[0], attempt[1:], clock, progress)
         except Unclean as problem:
-            reason, is_idle = str(problem), isinstance(problem, Idle)
+            reason, is_idle = "" if is_unrun else str(problem), isinstance(problem, Idle)
 
 
 @contextmanager

@@ -245,3 +245,41 @@ def test_other_sizes_are_tried_where_the_model_does_not_run(tmp_path: Path, own_
     assert any("H = 48" in note for note in outcome.notes)
     given = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", clean=True, provider="cpu", shapes={"x": (1, 64, 4)})
     assert not given.cleaned and any("does not run it" in note for note in given.notes)
+
+
+WINDOW = """
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[B,1,N] x) => (float[B,2,M] y) {
+        c = Conv<kernel_shape = [320], strides = [160]>(x, w)
+        y = Relu(c)
+    }"""
+REFLECTED = """
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[B,N] x) => (float[B,M] y) <int64[4] pads = {0, 200, 0, 200}> {
+        p = Pad<mode = "reflect">(x, pads)
+        y = Relu(p)
+    }"""
+
+
+@pytest.mark.parametrize(("text", "least"), [(WINDOW, 320), (REFLECTED, 201)])
+def test_sizes_grow_until_a_model_runs_of_which_nothing_is_cleaned(
+    text: str, least: int, tmp_path: Path, own_cache: Path
+) -> None:
+    """A window longer than a size, which types tell, and pads that only a run refuses."""
+    model = parse_model(text)
+    if "w" in model.graph.node[0].input:
+        weight = np.random.default_rng(0).standard_normal((2, 1, 320)).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    onnx.save(model, tmp_path / "m.onnx")
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", budget=20)
+    assert "does not run" not in outcome.message and "cannot run" not in outcome.message and "error" not in outcome.message
+    (sizes,) = [note for note in outcome.notes if note.startswith("measured with")]
+    assert int(sizes.partition("N = ")[2].partition(";")[0].partition(",")[0]) >= least
+
+
+def test_a_model_that_runs_at_no_size_is_kept(tmp_path: Path, own_cache: Path) -> None:
+    model = parse_model(REFLECTED.replace("200", "2000000"))
+    onnx.save(model, tmp_path / "m.onnx")
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", budget=20)
+    assert not outcome.improved and "error" not in outcome.message
+    assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
