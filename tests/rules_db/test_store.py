@@ -682,11 +682,6 @@ def test_the_proof_of_a_known_rule_is_read_when_somebody_asks_for_it(monkeypatch
     assert not hasattr(known[0].certificate, "another")
 
 
-def test_a_run_that_opens_no_database_does_without_its_library() -> None:
-    code = "import sys; import rewriter.cli.main; sys.exit('sqlalchemy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
 def test_shipped_rules_stand() -> None:
     rules = shipped_rules()
     assert len({rule.id for rule in rules}) == len(rules)
