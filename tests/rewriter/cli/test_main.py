@@ -282,7 +282,7 @@ def test_a_model_that_computes_what_no_memory_holds_is_refused_unless_nothing_is
 
 
 def test_a_run_imports_no_more_than_it_needs(tmp_path: Path) -> None:
-    """Where files are read slowly, each module takes milliseconds of the budget; what pages and databases need comes with them."""
+    """Where files are read slowly, each module takes milliseconds of the budget; what pages and databases need comes later."""
     code = (
         "import sys; from rewriter.cli.main import main; main(sys.argv[1:], standalone_mode=False); "
         "print('imported:', len(sys.modules), *sorted({'networkx', 'jinja2', 'markupsafe', 'sqlalchemy', 'z3'} & {*sys.modules}))"
