@@ -33,6 +33,7 @@ from rewriter.run.proposing import Predictions, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.referring import Ahead
 from rewriter.run.remembering import Verdicts
+from rewriter.run.rules_ahead import read_ahead
 from rewriter.run.target import choose_target
 from rewriter.run.task import Task, read_task, without_previews
 from rewriter.run.workbench import Progress, Workbench, open_workbench
@@ -116,6 +117,8 @@ def optimize(
         raise TypeError(f"give options, or their fields ({', '.join(fields)}), not both")
     asked = Options(**fields) if options is None else options
     clock = Clock(asked.budget, spent)
+    if asked.searches and asked.rules is None:
+        read_ahead()
     target = choose_target(asked)
     with Scratch() as scratch:
         with clock.lap("import"):

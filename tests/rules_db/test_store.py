@@ -467,7 +467,7 @@ OTHER_STAMP = "0123456789abcdef"
 
 
 def forget() -> None:
-    library._shipment.cache_clear()
+    library._read_shipment.cache_clear()
     library.presumed_rules.cache_clear()
     library._proved_rules.cache_clear()
 
