@@ -153,7 +153,7 @@ class RuleStore:
     @staticmethod
     def ahead() -> None:
         """Begins to import what a database in a file needs, for a process that will soon open one and waits until then."""
-        import_ahead("sqlalchemy", "sqlalchemy.dialects.sqlite")
+        import_ahead("sqlite3", "sqlalchemy", "sqlalchemy.dialects.sqlite")
 
     @staticmethod
     def open(url: str, *, create: bool = True, patience: float = 0.0) -> RuleStore:

@@ -116,9 +116,13 @@ class Worker:
         except subprocess.TimeoutExpired:
             return None
 
+    def kill(self) -> None:
+        """Has the process end, whatever it does, without waiting for that: several end at the same time then."""
+        self._process.kill()
+
     def end(self) -> None:
         """Ends the process, whatever it does; whoever waits for its answer gets none."""
-        self._process.kill()
+        self.kill()
         self._process.wait()
 
     def close(self) -> None:
