@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-__all__ = ["LateModule"]
+__all__ = ["LateModule", "import_ahead"]
 
 
 class LateModule:
@@ -20,3 +22,17 @@ class LateModule:
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self._name), attribute)
+
+
+def import_ahead(*names: str) -> None:
+    """Begins to import modules, while who will need them waits for something else.
+
+    What cannot be imported fails where it is needed.
+    """
+    threading.Thread(target=_import_all, args=(names,), daemon=True).start()
+
+
+def _import_all(names: tuple[str, ...]) -> None:
+    with suppress(ImportError):
+        for name in names:
+            import_module(name)

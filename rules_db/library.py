@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -26,11 +27,21 @@ from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["are_proved", "open_presumed", "open_rules", "presumed_rules", "read_entries", "record_of_check", "shipped_rules"]
+__all__ = [
+    "are_proved",
+    "open_presumed",
+    "open_rules",
+    "presumed_rules",
+    "read_entries",
+    "read_shipped",
+    "record_of_check",
+    "shipped_rules",
+]
 
 _LOG = logging.getLogger(__name__)
 
 _RECORD = "checked.json"
+_READING = threading.Lock()
 
 
 def _shipped_entries() -> list[Entry]:
@@ -105,9 +116,14 @@ class _Shipment:
         write_text(path, self.text)
 
 
-@lru_cache(maxsize=1)
 def _shipment() -> _Shipment:
-    """The shipped text, once a process."""
+    """The shipped text, once a process: who asks while another thread reads it waits for that."""
+    with _READING:
+        return _read_shipment()
+
+
+@lru_cache(maxsize=1)
+def _read_shipment() -> _Shipment:
     entries: dict[str, Entry] = {}
     for entry in _shipped_entries():
         entries.setdefault(entry.name, entry)
@@ -115,6 +131,11 @@ def _shipment() -> _Shipment:
     for entry in entries.values():
         content.update(entry.text.encode())
     return _Shipment(tuple(entries.values()), _Check(stamp(), content.hexdigest()))
+
+
+def read_shipped() -> None:
+    """Reads the shipped text and the trusted base, a hundred files, for whoever asks for the rules later."""
+    _shipment()
 
 
 def _copy(folder: Path) -> Path:

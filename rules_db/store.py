@@ -19,7 +19,7 @@ from rules_db.entries import Entry, preferred, unproved
 from rules_db.exchange import RuleTextError, format_rule
 from rules_db.files import StoreError
 from rules_db.history import Action, LogEntry, append, history_table, read_history, text_digest
-from rules_db.late import LateModule
+from rules_db.late import LateModule, import_ahead
 from rules_db.stamp import stamp
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
@@ -149,6 +149,11 @@ class RuleStore:
     def __init__(self, engine: sa.Engine, name: str) -> None:
         self._engine, self._name = engine, name
         self._retries, self._patience = Retries(engine), PATIENCE
+
+    @staticmethod
+    def ahead() -> None:
+        """Begins to import what a database in a file needs, for a process that will soon open one and waits until then."""
+        import_ahead("sqlite3", "sqlalchemy", "sqlalchemy.dialects.sqlite")
 
     @staticmethod
     def open(url: str, *, create: bool = True, patience: float = 0.0) -> RuleStore:

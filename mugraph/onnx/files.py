@@ -23,7 +23,7 @@ _CLONE = 0x40049409
 """Linux's FICLONE."""
 
 
-def _ignore(_: bytes) -> None:
+def _ignore(_: memoryview) -> None:
     return None
 
 
@@ -50,7 +50,9 @@ class FileSet:
         if isinstance(problem, OSError):
             raise unwritable(self.target, problem) from problem
 
-    def write(self, chunks: Iterable[bytes], final: Path | None = None, observe: Callable[[bytes], object] = _ignore) -> Draft:
+    def write(
+        self, chunks: Iterable[bytes], final: Path | None = None, observe: Callable[[memoryview], object] = _ignore
+    ) -> Draft:
         """Writes a draft.
 
         Args:
@@ -61,7 +63,7 @@ class FileSet:
         for chunk in chunks:
             for start in range(0, len(chunk), CHUNK):
                 heed()
-                piece = chunk[start : start + CHUNK]
+                piece = memoryview(chunk)[start : start + CHUNK]
                 observe(piece)
                 draft.file.write(piece)
         draft.file.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import onnx
@@ -39,7 +40,10 @@ class Folder:
         self.model, self.graph, self.tables = model, graph, model.tables
 
     def fold(self, value: int) -> np.ndarray | None:
-        """The value, rounded once at the end to its element type; ``None`` where the runtime has to compute it."""
+        """The value, rounded once at the end to its element type; ``None`` where the runtime has to compute it.
+
+        What only moves entries takes them as they are stored: a wider type holds the same numbers in several times the bytes.
+        """
         steps = self.steps(value)
         real = Real(np.float64 if self.largest(steps) <= _WIDE_LIMIT else np.float32)
         readers = Counter(self.key(operand) for node in steps for operand in dict.fromkeys(node.inputs))
@@ -48,13 +52,16 @@ class Folder:
             for operand in node.inputs:
                 key = self.key(operand)
                 if isinstance(key, int) and key not in arrays:
-                    arrays[key] = _widen(self.tables.constants[key].load(), real)
+                    arrays[key] = self.tables.constants[key].load()
+            inputs = [arrays[self.key(operand)] for operand in node.inputs]
+            if not _only_moves(node, inputs):
+                inputs = [_widen(array, real) for array in inputs]
             try:
-                results = self.run(node, [arrays[self.key(operand)] for operand in node.inputs], real)
+                results = self.run(node, inputs, real)
             except (Unsupported, NotImplementedError) as problem:
                 _log.info("a constant is left to the runtime: %s", problem)
                 return None
-            arrays.update({(node, index): _widen(result, real) for index, result in enumerate(results)})
+            arrays.update({(node, index): result for index, result in enumerate(results)})
             for operand in dict.fromkeys(node.inputs):
                 key = self.key(operand)
                 readers[key] -= 1
@@ -152,6 +159,12 @@ class Folder:
 def _bytes_of(type_: TensorType | None) -> float:
     """Bytes of a tensor, none where its type or a size is unknown."""
     return 0 if type_ is None or concrete(type_.shape) is None else type_.size() * type_.dtype.itemsize
+
+
+def _only_moves(node: Node, inputs: Sequence[np.ndarray]) -> bool:
+    """Whether each entry of the results is one of an operand's, all of which are of one type."""
+    movement = None if node.is_opaque else get_operator(node.op).traits.movement
+    return movement is not None and movement.addresses and len({array.dtype for array in inputs}) == 1
 
 
 def _widen(array: np.ndarray, real: Real) -> np.ndarray:

@@ -106,7 +106,11 @@ class FileLayout:
 
     def size(self, tensor: TensorProto) -> int:
         """Bytes of a tensor's raw form."""
-        return self.weights.size_of(tensor) if is_stored(tensor) else len(tensor.raw_data)
+        return self.weights.size_of(tensor) if is_stored(tensor) or self.is_folded(tensor) else len(tensor.raw_data)
+
+    def is_folded(self, tensor: TensorProto) -> bool:
+        """Whether a tensor was made of an array: then it has its type, its name and raw bytes, which are asked for once."""
+        return tensor.name in self.emission.fresh and tensor.HasField("raw_data")
 
     def append(self, tensor: TensorProto) -> Piece:
         """A new piece of the new data file."""
@@ -160,10 +164,13 @@ class FileLayout:
     def initializer_head(self, position: int, location: str) -> tuple[bytes, int]:
         """The serialised initializer up to its raw bytes, and how many of those follow."""
         tensor, place = self.emission.initializers[position], self.places.get(position)
-        if place is None and not self.weights.is_inline(tensor):
+        if self.is_folded(tensor):
+            head = TensorProto(dims=tensor.dims, data_type=tensor.data_type, name=tensor.name)
+        elif place is None and not self.weights.is_inline(tensor):
             return tensor.SerializeToString(), 0
-        head = TensorProto()
-        head.CopyFrom(tensor)
+        else:
+            head = TensorProto()
+            head.CopyFrom(tensor)
         if place is not None:
             head.ClearField("raw_data")
             store_at(head, place.location or location, place.offset, place.length)

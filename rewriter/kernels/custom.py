@@ -354,6 +354,8 @@ class CustomKernels:
                 chosen.append(self._scheduled(kernel))
             except (InvalidBlock, Undecided) as problem:
                 problems[kernel] = f"kernel {kernel.label}: {problem}"
+        if chosen and self.learned is not None:
+            RuleStore.ahead()  # compilers are waited for now, and what is compiled may be learned
         programs, wrong = self._compile(chosen, self.architectures)
         if wrong and not self.strict:
             first, again = wrong, [s for s in chosen if s.kernel in wrong]

@@ -45,10 +45,15 @@ class Worker:
             process does without that module.
         arguments: anything that can be pickled.
         environment: variables that it has beside those of this process.
+        is_ahead: the process only imports what it needs; the function is called once :meth:`call` gives it the arguments.
     """
 
     def __init__(
-        self, function: Callable[..., None] | str, *arguments: Any, environment: Mapping[str, str] = MappingProxyType({})
+        self,
+        function: Callable[..., None] | str,
+        *arguments: Any,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        is_ahead: bool = False,
     ) -> None:
         place = function.split(":") if isinstance(function, str) else (function.__module__, function.__qualname__)
         ours, theirs = socket.socketpair()
@@ -64,7 +69,13 @@ class Worker:
                 env={**os.environ, **environment},
             )
         self._connection = Connection(ours.detach())
-        self.tell((*place, arguments))
+        self.tell(tuple(place))
+        if not is_ahead:
+            self.call(*arguments)
+
+    def call(self, *arguments: Any) -> None:
+        """Has the process call its function; for one that was begun ahead, and once."""
+        self.tell(arguments)
 
     def tell(self, message: Any) -> None:
         """Sends something. What is sent to a process that is no more is noticed where its answer is awaited."""
@@ -105,9 +116,13 @@ class Worker:
         except subprocess.TimeoutExpired:
             return None
 
+    def kill(self) -> None:
+        """Has the process end, whatever it does, without waiting for that: several end at the same time then."""
+        self._process.kill()
+
     def end(self) -> None:
         """Ends the process, whatever it does; whoever waits for its answer gets none."""
-        self._process.kill()
+        self.kill()
         self._process.wait()
 
     def close(self) -> None:
@@ -121,9 +136,10 @@ def _work(descriptor: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with Connection(descriptor) as connection:
-        module, name, arguments = connection.recv()
+        module, name = connection.recv()
+        function = getattr(importlib.import_module(module), name)
         with suppress(EOFError, BrokenPipeError, ConnectionResetError):
-            getattr(importlib.import_module(module), name)(connection, *arguments)
+            function(connection, *connection.recv())
 
 
 def _end_with(parent: int) -> None:

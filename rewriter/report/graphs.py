@@ -6,12 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 from onnx import AttributeProto, GraphProto, NodeProto
 
 from mugraph.onnx.scopes import captured
+from rules_db.late import LateModule
+
+if TYPE_CHECKING:
+    import networkx as nx
+else:
+    nx = LateModule("networkx")  # a third of the modules that a run would import, and few ask for a report
 
 __all__ = ["ChangedRegion", "GraphView", "operator_counts", "regions_by_name"]
 

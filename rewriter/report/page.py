@@ -8,13 +8,18 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 from onnx import GraphProto
 
 from rewriter.report.graphs import ChangedRegion, GraphView
+from rules_db.late import LateModule
+
+if TYPE_CHECKING:
+    import jinja2
+    import markupsafe
+else:  # few runs write a page
+    jinja2, markupsafe = LateModule("jinja2"), LateModule("markupsafe")
 
 __all__ = ["Page", "Section", "chart", "fold", "picture", "render", "source", "table", "text", "text_list"]
 
@@ -77,12 +82,12 @@ def source(words: str) -> Block:
 
 def picture(svg: str, label: str) -> Block:
     """An SVG of this package's own making, which holds no text that is not escaped."""
-    return {"kind": "svg", "svg": Markup(svg), "label": label}
+    return {"kind": "svg", "svg": markupsafe.Markup(svg), "label": label}
 
 
 def chart(svg: str, caption: str) -> Block:
     """A chart of this package's own making."""
-    return {"kind": "chart", "svg": Markup(svg), "caption": caption}
+    return {"kind": "chart", "svg": markupsafe.Markup(svg), "caption": caption}
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]], caption: str = "") -> Block:
@@ -122,12 +127,12 @@ def render(page: Page, before: GraphProto, after: GraphProto, regions: Sequence[
         places = {number: place for place, region in enumerate(regions) for number in getattr(region, side)}
         views[side] = GraphView(graph, places).as_json()
     data = {**views, "regions": [asdict(region) for region in regions]}
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(_asset("report.html.j2")).render(
         page=page,
-        data=Markup(_script_data(data)),
-        style=Markup(_asset("report.css")),
-        script=Markup(_asset("report.js")),
-        dagre=Markup(_asset("dagre.min.js")),
-        cytoscape=Markup(_asset("cytoscape.min.js")),
+        data=markupsafe.Markup(_script_data(data)),
+        style=markupsafe.Markup(_asset("report.css")),
+        script=markupsafe.Markup(_asset("report.js")),
+        dagre=markupsafe.Markup(_asset("dagre.min.js")),
+        cytoscape=markupsafe.Markup(_asset("cytoscape.min.js")),
     )

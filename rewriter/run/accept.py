@@ -32,7 +32,7 @@ from rewriter.reference import (
 )
 from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import InputProbe
-from rewriter.run.referring import referred
+from rewriter.run.referring import Ahead, referred
 from rewriter.run.runtime_fusions import fused_otherwise, is_in_doubt
 from rewriter.runtime_env import RuntimeFailure, new_session
 
@@ -342,10 +342,11 @@ def first_reference(
     feeds: Sequence[Mapping[str, np.ndarray]],
     probes: Sequence[Sequence[InputProbe]],
     is_wanted: Callable[[], bool],
+    ahead: Ahead | None = None,
 ) -> References:
     """The float64 outputs for some inputs and for the first of each list of probes; as :func:`referred`."""
     first = [alternatives[0].feed for alternatives in probes if alternatives]
-    return referred(model, [*feeds, *first], is_wanted)
+    return referred(model, [*feeds, *first], is_wanted, ahead)
 
 
 class Acceptance:

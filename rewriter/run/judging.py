@@ -269,7 +269,7 @@ class Judge:
         """The reference for the inputs that are compared first."""
         if self._bench.task.target.run_on != "cpu":  # it is made by the processor
             beside.disturbs_no_more()
-        return accept.first_reference(self._bench.task.model, *self._inputs, beside.is_wanted)
+        return accept.first_reference(self._bench.task.model, *self._inputs, beside.is_wanted, self._bench.reference_ahead)
 
     def _opened(self, original: Path, beside: Beside) -> accept.Acceptance:
         """The original run on test inputs: with the first numbers for what inputs decide with which it runs.

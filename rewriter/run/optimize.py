@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,9 @@ from rewriter.run.options import Options
 from rewriter.run.outcome import Outcome
 from rewriter.run.proposing import Predictions, Proposer
 from rewriter.run.quarantine import Quarantine
+from rewriter.run.referring import Ahead
 from rewriter.run.remembering import Verdicts
+from rewriter.run.rules_ahead import read_ahead
 from rewriter.run.target import choose_target
 from rewriter.run.task import Task, read_task, without_previews
 from rewriter.run.workbench import Progress, Workbench, open_workbench
@@ -115,13 +117,16 @@ def optimize(
         raise TypeError(f"give options, or their fields ({', '.join(fields)}), not both")
     asked = Options(**fields) if options is None else options
     clock = Clock(asked.budget, spent)
+    if asked.searches and asked.rules is None:
+        read_ahead()
     target = choose_target(asked)
     with Scratch() as scratch:
         with clock.lap("import"):
             progress("reading the model")
             task = read_task(model, output, asked, target)
         _foresee_end(task, clock)
-        return _run(task, scratch.path, clock, progress)
+        with closing(Ahead(task.model, task.sizes, is_needed=asked.searches)) as ahead:
+            return _run(task, scratch.path, clock, progress, ahead)
 
 
 def _foresee_end(task: Task, clock: Clock) -> None:
@@ -131,12 +136,14 @@ def _foresee_end(task: Task, clock: Clock) -> None:
     clock.needs("load", slowness * loading_seconds())
 
 
-def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
+def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahead) -> Outcome:
     """Works on a clean model while it is compared with the one that came, and begins anew with another where they differ.
 
     Args:
         folder: for files of models that are written out, or clean.
+        ahead: the process of the reference, where that pays.
     """
+    worked = partial(_worked, clock=clock, progress=progress, ahead=ahead)
     options, reason, is_idle, is_resized = task.options, "", False, False
     until = math.inf if options.deterministic else clock.instant(_CLEANING)
     attempts: Iterator[tuple[Task, Presumption]] | None = None if options.searches or options.clean else iter(())
@@ -159,19 +166,19 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress) -> Outcome:
         except Exception as problem:
             if raises_faults(options.debug):
                 raise
-            return _worked(task, (), clock, progress, _mistake(problem, clock))
+            return worked(task, (), end=_mistake(problem, clock))
         except KeyboardInterrupt:
-            return _worked(task, (), clock, progress, _UNCLEAN)
+            return worked(task, (), end=_UNCLEAN)
         except BudgetSpent:
-            return _worked(task, (), clock, progress, _NOT_CLEANED)
+            return worked(task, (), end=_NOT_CLEANED)
         _foresee_end(task, clock)
         if attempt is None and reason:
-            return _worked(left_unclean(task, reason), (), clock, progress)
+            return worked(left_unclean(task, reason), ())
         is_unrun = attempt is None and options.searches and bool(task.assumed) and not is_resized
         try:
             if attempt is None:
-                return _worked(task, (partial(runs, task),) if is_unrun else (), clock, progress)
-            return _worked(attempt[0], attempt[1:], clock, progress)
+                return worked(task, (partial(runs, task),) if is_unrun else ())
+            return worked(attempt[0], attempt[1:])
         except Unclean as problem:
             reason, is_idle = "" if is_unrun else str(problem), isinstance(problem, Idle)
 
@@ -190,19 +197,26 @@ def _cleaning(options: Options, clock: Clock) -> Iterator[None]:
 
 
 def _worked(
-    task: Task, presumed: Sequence[Presumption], clock: Clock, progress: Progress, end: Judgement | None = None
+    task: Task,
+    presumed: Sequence[Presumption],
+    *,
+    clock: Clock,
+    progress: Progress,
+    ahead: Ahead,
+    end: Judgement | None = None,
 ) -> Outcome:
     """The rest of a run on a model that came or is clean.
 
     Args:
         presumed: what is found out of it meanwhile.
+        ahead: the process of the reference, where that pays.
         end: with what the run ends.
 
     Raises:
         Unclean: it is not known to give the same outputs.
     """
     searches = end is None and task.options.searches
-    with open_workbench(task, clock, progress, presumed, searches=searches) as bench:
+    with open_workbench(task, clock, progress, presumed, searches=searches, reference_ahead=ahead) as bench:
         if end is not None:
             return _ended(bench, end)
         try:

@@ -20,7 +20,7 @@ from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.reference import NoReference, NoRoom, References, bind_shape, reference_run
 from rewriter.reference.process import received, serve
 
-__all__ = ["operations", "referred"]
+__all__ = ["Ahead", "operations", "referred"]
 
 LONG = 2e10
 """Arithmetic operations on all inputs together from which on a process pays: it starts in as long as one core takes for them."""
@@ -33,17 +33,60 @@ _KEPT = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOL
 once, and has it filled with zeros page by page for the next: more than a quarter of the processor time for RoBERTa."""
 
 
-def referred(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wanted: Callable[[], bool] = lambda: True) -> References:
-    """As :func:`rewriter.reference.reference_run`. Raises NoRoom, too, where no process can be started or one does not answer."""
+class Ahead:
+    """The process of a reference that is going to be asked for, begun while its model is read and cleaned up.
+
+    Until it has imported what it needs it takes as long as many a reference itself. Close it; it is begun for one reference.
+
+    Args:
+        model: as it came; the reference is that of a model made of it, on two inputs at least.
+        sizes: of its dimension symbols.
+        is_needed: whether the run makes a reference at all.
+    """
+
+    def __init__(self, model: Model, sizes: Mapping[str, Dim], *, is_needed: bool) -> None:
+        self._worker: Worker | None = None
+        if is_needed and 2 * _at_sizes(model, sizes) >= LONG:
+            with suppress(OSError):  # who asks for the reference is told
+                self._worker = _begun()
+
+    def taken(self) -> Worker | None:
+        """The process, once, for who closes it then; ``None`` where there is none."""
+        worker, self._worker = self._worker, None
+        return worker
+
+    def close(self) -> None:
+        """Ends it, where nobody took it."""
+        if (worker := self.taken()) is not None:
+            worker.close()
+
+
+def _begun() -> Worker:
+    """Raises OSError."""
+    return Worker(serve, environment=_KEPT, is_ahead=True)
+
+
+def referred(
+    model: Model,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    is_wanted: Callable[[], bool] = lambda: True,
+    ahead: Ahead | None = None,
+) -> References:
+    """As :func:`rewriter.reference.reference_run`. Raises NoRoom, too, where no process can be started or one does not answer.
+
+    Args:
+        ahead: a process for it, if one was begun.
+    """
     if operations(model, feeds) < LONG:
         return reference_run(model, feeds, is_wanted)
     with Scratch() as scratch:
         path = scratch.path / "outputs"
         try:
-            worker = Worker(serve, ReadFrom.of(model), feeds, str(path), environment=_KEPT)
+            worker = (ahead and ahead.taken()) or _begun()
         except OSError as problem:
             raise NoRoom(f"no process can be started for the reference in float64 ({problem.strerror})") from None
         with closing(worker):
+            worker.call(ReadFrom.of(model), feeds, str(path))
             while worker.is_awaited(_ASKING):
                 heed()
                 if not is_wanted():
@@ -57,13 +100,18 @@ def referred(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wanted:
 
 def operations(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:
     """The arithmetic operations of a model on all inputs, as far as records and sizes tell; each body is counted once."""
-    return sum(_on_one(model, feed) for feed in feeds)
+    return sum(_at_sizes(model, _sizes(model, feed)) for feed in feeds)
 
 
-def _on_one(model: Model, feed: Mapping[str, np.ndarray]) -> int:
+def _sizes(model: Model, feed: Mapping[str, np.ndarray]) -> Mapping[str, Dim]:
+    """Of dimension symbols on an input."""
     sizes: dict[str, Dim] = {}
     for name, array in feed.items():
         bind_shape(sizes, model.inputs.get(name), np.shape(array))
+    return sizes
+
+
+def _at_sizes(model: Model, sizes: Mapping[str, Dim]) -> int:
     total = 0
     for node in model.graph.nodes():
         types = [[_at(model.graph.type(value), sizes) for value in values] for values in (node.inputs, node.values)]

@@ -6,19 +6,24 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 from rewriter.kernels.workers import Worker, WorkerDied
-from rewriter.run.background import Presumption
+from rewriter.run.background import Presumption, in_background
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.files import StoreError
-from rules_db.library import are_proved, shipped_rules
+from rules_db.library import are_proved, read_shipped, shipped_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.check import objections
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
 
-__all__ = ["begin_objections", "check_ahead"]
+__all__ = ["begin_objections", "check_ahead", "read_ahead"]
 
 _ASKING = 0.1
 """Seconds after which a check is asked again whether somebody waits for it."""
+
+
+def read_ahead() -> None:
+    """Begins to read the shipped rules and what checks them, while the model is read."""
+    in_background(read_shipped)
 
 
 def check_ahead() -> Presumption:

@@ -26,6 +26,7 @@ from rewriter.run.clock import Clock
 from rewriter.run.kernels import RunKernels, open_kernels
 from rewriter.run.notes import Notes
 from rewriter.run.options import Options
+from rewriter.run.referring import Ahead
 from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.task import Task, not_judged
 from rules_db.entries import RuleBook
@@ -58,6 +59,7 @@ class Workbench:
         background: work beside that of the stages.
         presumed: what the stages went ahead of; each raises where it does not hold.
         model_rests_on: that of it on which the task's model rests, whatever becomes of rules.
+        reference_ahead: the process of the reference, where it was begun with the run.
     """
 
     task: Task
@@ -71,6 +73,7 @@ class Workbench:
     background: Background
     presumed: Sequence[Future[None]] = ()
     model_rests_on: Sequence[Future[None]] = ()
+    reference_ahead: Ahead | None = None
 
     def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.
@@ -183,7 +186,13 @@ def _with_best(progress: Progress, notes: Notes) -> Progress:
 
 @contextmanager
 def open_workbench(
-    task: Task, clock: Clock, progress: Progress, presumed: Sequence[Presumption] = (), *, searches: bool
+    task: Task,
+    clock: Clock,
+    progress: Progress,
+    presumed: Sequence[Presumption] = (),
+    *,
+    searches: bool,
+    reference_ahead: Ahead | None = None,
 ) -> Iterator[Workbench]:
     """Opens rules, store and kernels for a task; where they are not used, none are.
 
@@ -194,6 +203,7 @@ def open_workbench(
         presumed: what is found out of the task's model in the background, and the stages go ahead of; each raises where it does
             not hold.
         searches: whether anything is to be proposed.
+        reference_ahead: as of :class:`Workbench`.
 
     Raises:
         StoreError: rules cannot be read.
@@ -237,4 +247,6 @@ def open_workbench(
                 notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
             kernels = open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
-        yield Workbench(task, rules, store, kernels, clock, notes, progress, folder, background, futures, of_model)
+        yield Workbench(
+            task, rules, store, kernels, clock, notes, progress, folder, background, futures, of_model, reference_ahead
+        )

@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from mugraph.terms.term import Term, format_value, variables, walk
+from rules_db.late import LateModule
 from rules_db.trust.rule import Rule, Side
+
+if TYPE_CHECKING:
+    import networkx as nx
+else:
+    nx = LateModule("networkx")  # a third of the modules that a run would import, and few ask for a picture
 
 __all__ = ["svg"]
 

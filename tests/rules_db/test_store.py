@@ -467,7 +467,7 @@ OTHER_STAMP = "0123456789abcdef"
 
 
 def forget() -> None:
-    library._shipment.cache_clear()
+    library._read_shipment.cache_clear()
     library.presumed_rules.cache_clear()
     library._proved_rules.cache_clear()
 
@@ -682,9 +682,14 @@ def test_the_proof_of_a_known_rule_is_read_when_somebody_asks_for_it(monkeypatch
     assert not hasattr(known[0].certificate, "another")
 
 
-def test_a_run_that_opens_no_database_does_without_its_library() -> None:
-    code = "import sys; import rewriter.cli.main; sys.exit('sqlalchemy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+def test_what_is_imported_ahead_is_all_that_a_database_needs(tmp_path: Path) -> None:
+    code = (
+        "import sys, threading; from rules_db.store import RuleStore; RuleStore.ahead(); "
+        "[thread.join() for thread in threading.enumerate() if thread is not threading.current_thread()]; "
+        "there = {*sys.modules}; RuleStore.open(sys.argv[1]).close(); print('sqlalchemy' in there, *{*sys.modules} - there)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "r.sqlite"], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True"]
 
 
 def test_shipped_rules_stand() -> None:

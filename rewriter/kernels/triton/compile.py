@@ -178,6 +178,8 @@ class Compiler:
     def close(self) -> None:
         """Ends the processes; they are started again where more is compiled."""
         for worker in self._all:
+            worker.kill()
+        for worker in self._all:
             worker.close()
         self._all, self._idle = [], []
         if self._scratch is not None:

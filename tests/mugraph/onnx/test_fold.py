@@ -7,6 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, load_model_from_string, numpy_helper
 
+from mugraph.domains import Real
+from mugraph.graph import Node
 from mugraph.onnx import load, to_bytes, to_proto
 from mugraph.onnx.fold import Folder
 from tests.support.models import (
@@ -148,3 +150,29 @@ def test_what_is_looked_up_outside_of_a_constant_is_left_to_the_runtime(node: on
     definition = model.graph.definition(model.values["y"])
     assert definition is not None and not definition[0].is_opaque
     assert Folder(model, model.graph).fold(model.values["y"]) is None
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT])
+def test_what_only_moves_entries_takes_them_as_they_are_stored(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joined and turned weights are most of what is folded, and in a wider type several times the bytes."""
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    arrays = {name: np.random.default_rng(seed).standard_normal((3, 4)).astype(dtype) for seed, name in enumerate("ab")}
+    model = load(build([helper.make_node("Add", ["a", "b"], ["y"])], [], values(("y", kind, [3, 4])), arrays))
+    moved, computed, real = list[np.dtype](), list[np.dtype](), Folder.run
+
+    def noted(self: Folder, node: Node, inputs: list[np.ndarray], domain: Real) -> tuple[np.ndarray, ...]:
+        (computed if node.op == "Mul" else moved).extend(array.dtype for array in inputs)
+        return real(self, node, inputs, domain)
+
+    monkeypatch.setattr(Folder, "run", noted)
+    joined = apply(model, "Concat", [model.values["a"], model.values["b"]], axis=-1)
+    turned = apply(model, "Transpose", joined.values, perm=(1, 0))
+    product = apply(model, "Mul", [turned.values[0], turned.values[0]])
+    mixed = apply(model, "Concat", [product.values[0], turned.values[0]], axis=-2)
+    graph = model.graph.substitute({model.values["y"]: (mixed, 0)})
+    folded = Folder(model, graph).fold(mixed.values[0])
+    assert [*map(str, computed)] == ["float64"] * 2 and moved[:3] == [np.dtype(dtype)] * 3
+    assert [*map(str, moved[3:])] == ["float64"] * 2, "a wide operand and a narrow one"
+    wide = np.concatenate([arrays["a"], arrays["b"]], axis=-1).T.astype(np.float64)
+    assert folded is not None and folded.dtype == dtype
+    np.testing.assert_array_equal(folded, np.concatenate([wide * wide, wide]).astype(dtype))

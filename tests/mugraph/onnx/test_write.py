@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,12 +16,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from mugraph.onnx import ModelError, copy, load, open_in, save, to_bytes, to_proto
+from mugraph.onnx.emit import emit
 from mugraph.onnx.layout import FileLayout
 from mugraph.onnx.weights import Weights
 from tests.support.models import (
     BOOL,
     FLOAT,
     add_folded,
+    apply,
     build,
     identical,
     random_feeds,
@@ -407,3 +410,29 @@ def test_threads_that_ask_for_a_digest_have_it_computed_once(tmp_path: Path, mon
     with ThreadPoolExecutor(4) as threads:
         digests = set(threads.map(lambda _: model.digest(), range(4)))
     assert digests == {computed(model.weights)} and len(asked) == 1
+
+
+def test_folded_constants_are_written_one_at_a_time(tmp_path: Path) -> None:
+    """Each is as large as the weights that it is made of: the file's bytes are never there as a whole."""
+    names, size = [f"w{number}" for number in range(8)], 1 << 20
+    nodes = [helper.make_node("Add", ["x", name], [f"y{name}"]) for name in names]
+    weights = {name: np.full(size // 4, number, np.float32) for number, name in enumerate(names)}
+    proto = build(
+        nodes, values(("x", FLOAT, [size // 4])), values(*((f"y{name}", FLOAT, [size // 4]) for name in names)), weights
+    )
+    model = load(proto)
+    graph = model.graph
+    for name in names:
+        double = apply(model, "Add", [model.values[name], model.values[name]]).values[0]
+        (user,) = graph.users[model.values[name]]
+        graph = graph.substitute({user.values[0]: (apply(model, "Add", [model.values["x"], double]), 0)})
+    layout = FileLayout(emit(model, graph), model.weights)
+    tracemalloc.start()
+    try:
+        with (tmp_path / "m.onnx").open("wb") as file:
+            file.writelines(layout.model_chunks(""))
+        assert tracemalloc.get_traced_memory()[1] < 3 * size
+    finally:
+        tracemalloc.stop()
+    feed = {"x": np.zeros(size // 4, np.float32)}
+    assert [float(y[0]) for y in session(tmp_path / "m.onnx").run(None, feed)] == [2.0 * number for number in range(8)]

@@ -279,3 +279,16 @@ def test_a_model_that_computes_what_no_memory_holds_is_refused_unless_nothing_is
             "GiB at least, and 1.0 can be had",
         )
     assert _invoke(tmp_path / "m.onnx", "--budget", "0").exit_code == 0
+
+
+def test_a_run_imports_no_more_than_it_needs(tmp_path: Path) -> None:
+    """Where files are read slowly, each module takes milliseconds of the budget; what pages and databases need comes later."""
+    code = (
+        "import sys; from rewriter.cli.main import main; main(sys.argv[1:], standalone_mode=False); "
+        "print('imported:', len(sys.modules), *sorted({'networkx', 'jinja2', 'markupsafe', 'sqlalchemy', 'z3'} & {*sys.modules}))"
+    )
+    arguments = [lora(tmp_path / "lora.onnx"), "-o", tmp_path / "o.onnx", "--provider", "cpu", "--input", "x=2x4x32"]
+    run = subprocess.run([sys.executable, "-c", code, *map(str, arguments), "--budget", "5"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    _, number, *unneeded = run.stdout.splitlines()[-1].split()
+    assert unneeded == [] and int(number) < 900

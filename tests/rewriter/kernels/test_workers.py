@@ -10,6 +10,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -103,6 +105,15 @@ def test_what_another_thread_compiles_is_waited_for(tmp_path: Path, monkeypatch:
         assert [str(result) for result in found] == ["kernel a for sm_80: no"] * 3
         assert (compiler.compiled, compiler.hits) == (1, 2) and len(compiler._all) == 1
         assert str(next(compiler._run([job]))[1]) == "kernel a for sm_80: no" and compiler.compiled == 2, "it was not kept"
+
+
+def test_processes_that_compile_end_at_the_same_time(tmp_path: Path) -> None:
+    """Each takes a while to give back its memory."""
+    told, compiler = list[str](), compile.Compiler(tmp_path, workers=3)
+    process = SimpleNamespace(kill=lambda: told.append("kill"), close=lambda: told.append("close"))
+    compiler._all = [cast(Worker, process)] * 3
+    compiler.close()
+    assert told == ["kill"] * 3 + ["close"] * 3
 
 
 def test_who_waits_for_another_threads_compiler_heeds_his_own_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

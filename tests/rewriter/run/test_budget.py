@@ -34,12 +34,13 @@ from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
 from rewriter.search.matcher import Matcher, MatchPool
+from rules_db import library
 from rules_db.entries import Entry
 from rules_db.files import StoreError
 from rules_db.library import presumed_rules
 from rules_db.trust.certificate import Trust
 from tests.support.graphs import rule
-from tests.support.runs import cleaned_ops, ops, workbench
+from tests.support.runs import cleaned_ops, lora, ops, workbench
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -524,3 +525,12 @@ def unfinished(*given: Any) -> None:
 
 def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_the_shipped_rules_are_read_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the trusted base they are a hundred files, and a run looked at eight hundred names for these."""
+    readers, real = list[bool](), library.stamp
+    monkeypatch.setattr(library, "stamp", lambda: readers.append(threading.current_thread() is threading.main_thread()) or real())
+    library._read_shipment.cache_clear()
+    optimize(lora(tmp_path / "lora.onnx"), tmp_path / "o.onnx", provider="cpu", deterministic=True, use_verdicts=False)
+    assert readers == [False]

@@ -89,7 +89,7 @@ def test_a_clean_model_is_the_least_of_a_run_whose_time_ends(
     if what == "the rules are checked":
         monkeypatch.setattr(workbench, "check_ahead", lambda: for_ever)
     elif what == "the reference is made":
-        monkeypatch.setattr(accept, "first_reference", lambda *given: for_ever(given[-1]))
+        monkeypatch.setattr(accept, "first_reference", lambda model, feeds, probes, is_wanted, ahead: for_ever(is_wanted))
     else:
         monkeypatch.setattr(cleaning, "_compare", lambda *given: for_ever(given[-1]))
     rules = (

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 import threading
 import time
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from mugraph.onnx import Model, ModelError, ReadFrom, distrusting, load
 from rewriter import optimize
 from rewriter.kernels.workers import Worker
 from rewriter.reference import NoReference, NoRoom, bind_sizes, identical, process, random_inputs, reference_run
-from rewriter.run import accept, referring
+from rewriter.run import accept, cleaning, referring
 from rewriter.run.proposing import Proposer
 from rewriter.run.referring import operations, referred
 from tests.support.graphs import rule
@@ -194,10 +196,31 @@ def test_a_run_whose_reference_a_process_makes_goes_on_as_ever(
     assert len(always) == 2 and all(begun.poll() is not None for begun in always)
 
 
+@pytest.mark.parametrize("budget", [20, 0])
+def test_the_process_begins_with_the_run(
+    budget: int, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, always: list[subprocess.Popen[bytes]]
+) -> None:
+    """What it imports takes seconds where files are read slowly, and a second run of a command waits for the reference."""
+    there, real, whole_run = list[int](), cleaning.clean_tasks, sys.modules["rewriter.run.optimize"]
+    monkeypatch.setattr(whole_run, "clean_tasks", lambda *given: there.append(len(always)) or real(*given))
+    text = f"{HEAD} g (float[64,64] x) => (float[64,64] y) {{ a = Neg(x) b = Neg(a) y = Tanh(b) }}"
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    rules = [rule("Neg(Neg(X))", "X", "X:[m,n]")]
+    optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", budget=budget, rules=rules)
+    assert there == [1] * (budget > 0) and len(always) == len(there) and all(begun.poll() is not None for begun in always)
+
+
+def test_no_process_begins_for_a_small_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(referring, "Worker", lambda *_, **__: pytest.fail("begun"))
+    model = load(block(tmp_path / "block.onnx"))
+    with closing(referring.Ahead(model, bind_sizes(model, {})[0], is_needed=True)) as ahead:
+        assert ahead.taken() is None
+
+
 def test_it_is_asked_for_by_whoever_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the inputs of the comparison and the first of each list of probes."""
     asked: list[int] = []
-    monkeypatch.setattr(accept, "referred", lambda model, feeds, is_wanted: asked.append(len(feeds)))
+    monkeypatch.setattr(accept, "referred", lambda model, feeds, *rest: asked.append(len(feeds)))
     model = load(block(tmp_path / "block.onnx"))
     accept.first_reference(model, _feeds(model), [], lambda: True)
     assert asked == [3]
