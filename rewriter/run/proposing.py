@@ -268,7 +268,8 @@ class Proposer:
         clock = self._bench.clock
         if not search.costs.store.costs:
             return search.within(max(clock.spare(), 0.0)).run(graph, banned)
-        blind = search.blind().within(max(clock.spare() / 2, 0.0)).run(graph, banned)
+        spare = max(clock.spare(), 0.0)
+        blind = search.blind().within(spare / 2, descent=spare).run(graph, banned)
         self._lead(blind)
         promising = _priced(search, blind, blind.better)
         if blind.interrupted:

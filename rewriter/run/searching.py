@@ -82,9 +82,13 @@ class ModelSearch:
         """The same search with prices asked anew."""
         return self._at(self.costs)
 
-    def within(self, seconds: float) -> ModelSearch:
-        """The same search for so many seconds at most, if it reads a clock."""
-        limits = replace(self.search.limits, seconds=min(seconds, self.search.limits.seconds))
+    def within(self, seconds: float, descent: float | None = None) -> ModelSearch:
+        """The same search for so many seconds at most, if it reads a clock.
+
+        Args:
+            descent: seconds for its way down to the first kernels; ``None`` for as many.
+        """
+        limits = replace(self.search.limits, seconds=min(seconds, self.search.limits.seconds), descent=descent)
         return self if self.is_untimed else ModelSearch(self.model, self.costs, replace(self.search, limits=limits))
 
     @property

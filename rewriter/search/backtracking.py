@@ -42,6 +42,7 @@ class SearchLimits:
     Attributes:
         alpha: a candidate is kept while its cost is below ``alpha`` times the best cost of its kind (1.0 is greedy).
         seconds: of a phase of the strategy.
+        descent: of its way down to the first kernels, with which it begins; ``None`` for as many as it has.
         expansions: most candidates expanded.
         patience: most expansions in a row of a kind that do not improve the best cost of the kind.
     """
@@ -50,6 +51,7 @@ class SearchLimits:
     seconds: float = 60.0
     expansions: int = 2000
     patience: int = 24
+    descent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,15 @@ class Backtracking:
         try:
             with _rare_collections():
                 for kinds in self.strategy.phases:
-                    deadline = time.monotonic() + self.limits.seconds
+                    now = time.monotonic()
+                    deadline = now + self.limits.seconds
+                    first = deadline if self.limits.descent is None else now + self.limits.descent
                     record.seen = {start.graph.digest}
                     expansion = Expansion(self.moves, kinds, banned, deadline, self.layouts, self.kernels, self.schemes)
-                    record.stopped = self._backtrack(expansion, record, record.best, self.limits.patience)
+                    root = record.best
+                    for child in expansion.descent(root, first):
+                        record.keep(child)
+                    record.stopped = self._backtrack(expansion, record, root, self.limits.patience)
                     for other in self._others(expansion, record):
                         own = _Record(other, other, seen={other.graph.digest}, expanded=record.expanded)
                         try:
@@ -132,9 +139,11 @@ class Backtracking:
                         record.stopped = stopped if stopped == _SPENT else record.stopped
         except KeyboardInterrupt:
             record.stopped, interrupted = "interrupted; the best so far was kept", True
-        better = tuple(sorted(record.better, key=lambda candidate: (candidate.cost, len(candidate.moves))))
+        better: dict[int, Candidate] = {}
+        for candidate in sorted(record.better, key=lambda candidate: (candidate.cost, len(candidate.moves))):
+            better.setdefault(candidate.graph.digest, candidate)
         seconds = time.monotonic() - began
-        return Searched(start, better, record.expanded, record.generated, seconds, record.stopped, interrupted)
+        return Searched(start, tuple(better.values()), record.expanded, record.generated, seconds, record.stopped, interrupted)
 
     def _others(self, expansion: Expansion, record: _Record) -> Iterator[Candidate]:
         """What to search from beside the model as it came, as long as the limits leave something."""
@@ -228,6 +237,10 @@ class _Record:
     def enter(self, child: Candidate) -> None:
         """Notes a candidate that was not met before."""
         self.note(child)
+        self.keep(child)
+
+    def keep(self, child: Candidate) -> None:
+        """Notes a candidate with which no other is compared: what leads to it may be met again, and expanded then."""
         if child.cost < self.start.cost:
             self.better.append(child)
         if child.cost < self.best.cost * (1 - 1e-9):

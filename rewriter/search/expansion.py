@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -86,6 +87,45 @@ class Expansion:
         # Kernels are chosen for what rules cannot improve: their saving would push all that rules still could make of the
         # candidate beyond alpha. Layouts are chosen for every candidate: what saves in one layout may cost in another.
         yield from self._proposed(candidate, layouts_alone=bool(improving))
+
+    def descent(self, candidate: Candidate, first: float) -> Iterator[Candidate]:
+        """What comes of a candidate by all improving moves in turn, and what that is with the best kernels in turn; then the same
+        where no move improves it further.
+
+        Nothing dearer is looked at, and no choice of layouts: it leads to kernels after one round of matching and pricing, where
+        the children of children need several. Without generators of kernels, or where no move improves the candidate, there is
+        none: its children are these.
+
+        Args:
+            candidate: where to begin.
+            first: the instant at which the first round ends; what comes of it is asked for kernels, however long that takes.
+        """
+        if not self.kernels or not self.kinds >= {MoveKind.SUBSTITUTION}:
+            return
+        followers = self.moves.subset(filter(self._wanted, self.moves.matches.followers))
+        current, within, is_asked = candidate, replace(self, deadline=first), False
+        while True:
+            following, _ = within._taken(current, within._improving(current, followers), 0.0, followers)
+            if within.is_over():
+                return
+            is_lowest = following is current
+            if is_lowest == is_asked:
+                yield following
+                yield from itertools.islice(self.admitted(self.kernels, following), 1)
+            if is_lowest:
+                return
+            current, within, is_asked = following, self, True
+
+    def _improving(self, candidate: Candidate, followers: Moves) -> list[SiteGroup]:
+        """The moves that improve a candidate by themselves, the best first, as far as the time allows."""
+        found: list[tuple[float, SiteGroup]] = []
+        for group in self.moves.groups(candidate, self._wanted):
+            if self.is_over():
+                break
+            child = None if wraps(group.direction) else self.moves.take_with_followers(candidate, group, 0.0, followers)
+            if child is not None and child.cost < candidate.cost:
+                found.append((candidate.cost - child.cost, replace(group, alike=False)))
+        return [group for _, group in sorted(found, key=lambda item: -item[0])]
 
     def _wanted(self, direction: Direction) -> bool:
         """Whether moves of a direction are tried."""

@@ -240,6 +240,42 @@ def test_kernels_are_proposed_by_generators_of_their_own() -> None:
     assert not backtracking([NEGATION], kernels=(kernels,), strategy=LAYOUTS).run(graph).better and not seen
 
 
+def relus(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+    """A generator that puts Relu in place of an exponential and its tangent."""
+    own = moves.subset([FUSED])
+    sites = own.sites(own.start(candidate.graph), FUSED)
+    child = moves.take(candidate, sites) if sites else None
+    if child is not None:
+        yield child
+
+
+FUSED = compile_rules([rule("Tanh(Exp(X))", "Relu(X)", "X:[m,n]")])[0]
+
+
+def test_kernels_come_of_improving_moves_before_anything_is_expanded() -> None:
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Exp", b.op("Neg", b.op("Neg", b.input("[4,4]"))))))
+    search = backtracking([NEGATION], kernels=(relus,), expansions=0)
+    searched = search.run(graph)
+    assert searched.expanded == 0 and "Relu" in ops(searched.better[0].graph) and "Neg" not in ops(searched.better[0].graph)
+    assert all("Relu" not in ops(candidate.graph) for candidate in search.run(graph, banned=frozenset({FUSED.rule.id})).better)
+    assert not backtracking([NEGATION], kernels=(relus,), strategy=LAYOUTS, expansions=0).run(graph).better
+
+
+def test_nothing_is_compared_with_what_a_descent_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cheaper than all that rules make: beside it alpha would leave nothing to be expanded."""
+    b = Builder()
+    turned = b.op("Transpose", b.op("Transpose", b.input("[4,4]"), perm=(1, 0)), perm=(1, 0))
+    graph = b.graph(b.op("Tanh", b.op("Exp", b.op("Neg", b.op("Neg", turned)))))
+    search = backtracking([NEGATION, CANCEL], kernels=(relus,), alpha=1.5)
+    found = search.run(graph)
+    monkeypatch.setattr(Expansion, "descent", lambda self, candidate, first: iter(()))
+    without = search.run(graph)
+    digests = [candidate.graph.digest for candidate in found.better]
+    assert found.expanded == without.expanded > 1 and len(digests) == len(set(digests))
+    assert set(digests) >= {candidate.graph.digest for candidate in without.better}
+
+
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_a_search_leaves_the_garbage_collector_as_it_was(interrupted: bool) -> None:
     before, during = gc.get_threshold(), set[tuple[int, int, int]]()
