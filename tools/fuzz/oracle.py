@@ -25,6 +25,7 @@ from tools.fuzz.running import CannotRun, Outputs, drawn, is_for_cuda, run, sess
 
 __all__ = [
     "EMPTY",
+    "EMPTY_UNFITTING",
     "INFINITE",
     "OVERFLOWING",
     "UNFITTING",
@@ -48,12 +49,15 @@ EMPTY = "empty"
 """The kind of inputs without entries."""
 UNFITTING = "unfitting"
 """The kind of inputs of sizes at which onnxruntime runs what is not well-typed: a pool whose window does not fit its image."""
+EMPTY_UNFITTING = "empty, unfitting"
+"""The kind of inputs that are both."""
 INFINITE, OVERFLOWING = "infinite", "overflowing"
 """The kinds of inputs that hold infinities and NaN, and of finite ones of which something in the original overflows, or nearly
 so. The result need not be right on them, nor on empty ones, where the summary says so."""
 _EXCUSES = {
     EMPTY: {str(Assumption.NONEMPTY)},
     UNFITTING: {str(Assumption.FITTING)},
+    EMPTY_UNFITTING: {str(Assumption.NONEMPTY), str(Assumption.FITTING)},
     INFINITE: {str(Assumption.FINITE)},
     OVERFLOWING: {str(Assumption.FINITE), str(Assumption.ORDER)},
 }
@@ -214,7 +218,7 @@ def _compared(originals: Originals, written: bytes) -> Verdict | None:
         try:
             actual = run(written, feed, optimize=not breaks)
         except CannotRun as problem:
-            if kind != EMPTY or not _same_without_optimisers(written, feed, without):
+            if kind not in (EMPTY, EMPTY_UNFITTING) or not _same_without_optimisers(written, feed, without):
                 return Fate.LOST, f"does not run on {kind} inputs: {problem}"
             own = own or (Fate.RUNTIME, f"its optimisers break the written model on {kind} inputs: {problem}")
             continue
