@@ -47,6 +47,7 @@ class Idle(Unclean):
     """onnxruntime does not run the model that came on any of the inputs."""
 
 
+_CASTS = frozenset({"Cast", "CastLike"})
 _OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512)
 """Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule."""
 
@@ -193,31 +194,38 @@ def computed(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[
 
 
 def computed_as_read(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """As :func:`computed`, without the halves that nodes on the CPU would not read as they are given.
+    """As :func:`computed`, without what nodes on the CPU would not read as it is given.
 
     The CPU provider computes most operators on halves in single precision, and rounds nothing between two of these: what the
-    second reads is no half, unless it is one by its value.
+    second reads is no half, unless it is one by its value. Nor need a Cast to single precision round it, which depends on
+    what else reads it.
     """
     results = computed(program, feeds)
-    halves = {f"{name}/rounded": array for name, array in results.items() if array.dtype == np.float16}
+    lost = _unrounded(program, feeds, results)
+    widened = set[str]()
+    for node in program.graph.node:
+        if not widened.isdisjoint(node.input) or (node.op_type in _CASTS and node.input[0] in lost):
+            widened.update(node.output)
+    return {name: array for name, array in results.items() if name not in lost | widened}
+
+
+def _unrounded(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) -> set[str]:
+    """The halves that a node without a kernel for halves reads otherwise; all of them where that cannot be told."""
+    halves = {name: array for name, array in results.items() if array.dtype == np.float16}
     if not halves:
-        return results
+        return set()
     comparing = onnx.ModelProto()
     comparing.CopyFrom(program)
-    for rounded, array in halves.items():
-        name = rounded.removesuffix("/rounded")
+    for name, array in halves.items():
+        rounded, same = f"{name}/rounded", f"{name}/same"
         comparing.graph.input.append(onnx.helper.make_tensor_value_info(rounded, onnx.TensorProto.FLOAT16, array.shape))
-        comparing.graph.node.append(onnx.helper.make_node("Equal", [name, rounded], [f"{name}/same"]))
-        comparing.graph.output.append(onnx.helper.make_empty_tensor_value_info(f"{name}/same"))
+        comparing.graph.node.append(onnx.helper.make_node("Equal", [name, rounded], [same]))
+        comparing.graph.output.append(onnx.helper.make_empty_tensor_value_info(same))
     try:
-        same = _outputs(comparing, {**feeds, **halves})
+        told = _outputs(comparing, {**feeds, **{f"{name}/rounded": array for name, array in halves.items()}})
     except RuntimeFailure:
-        same = {}
-    return {
-        name: array
-        for name, array in results.items()
-        if f"{name}/rounded" not in halves or np.all(same.get(f"{name}/same", False))
-    }
+        return set(halves)
+    return {name for name in halves if not told[f"{name}/same"].all()}
 
 
 def _outputs(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
