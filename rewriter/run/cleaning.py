@@ -47,7 +47,6 @@ class Idle(Unclean):
     """onnxruntime does not run the model that came on any of the inputs."""
 
 
-_CASTS = frozenset({"Cast", "CastLike"})
 _OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512)
 """Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule."""
 
@@ -197,14 +196,15 @@ def computed_as_read(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) 
     """As :func:`computed`, without what nodes on the CPU would not read as it is given.
 
     The CPU provider computes most operators on halves in single precision, and rounds nothing between two of these: what the
-    second reads is no half, unless it is one by its value. Nor need a Cast to single precision round it, which depends on
-    what else reads it.
+    second reads is no half, unless it is one by its value. Nor does a Cast to another type round it, as a rule, which depends
+    on what else reads it.
     """
     results = computed(program, feeds)
     lost = _unrounded(program, feeds, results)
     widened = set[str]()
     for node in program.graph.node:
-        if not widened.isdisjoint(node.input) or (node.op_type in _CASTS and node.input[0] in lost):
+        made = [results[name].dtype for name in node.output if name in results]
+        if not widened.isdisjoint(node.input) or (np.float16 not in made and not lost.isdisjoint(node.input)):
             widened.update(node.output)
     return {name: array for name, array in results.items() if name not in lost | widened}
 
