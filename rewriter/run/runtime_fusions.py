@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import ModelProto, NodeProto
 
+from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.files import Scratch
 from mugraph.graph import Definition, Graph, Node
 from mugraph.onnx import Model
@@ -40,7 +41,7 @@ _PARAMETERS = {
 """What the fusions make, and which of its operands are scale and bias: so many stand before them, two at most behind."""
 _EPSILON = 1e-5
 """That of a node without the attribute."""
-_ONE_OF_TWO = "one pair of QuantizeLinear and DequantizeLinear of two in a row whose steps differ"
+_ONE_OF_TWO = "one quantisation of two in a row whose steps differ"
 _AS_FLOAT = "InsertedPrecisionFreeCast_"
 """Stands before the name of a value of float16 that the CPU provider computes in float32."""
 
@@ -203,7 +204,7 @@ def _quantizes_again(model: Model, graph: Graph, node: Node) -> bool:
 def _number(model: Model, value: int) -> float | None:
     """The one entry of a constant of numbers; ``None`` of anything else."""
     type_ = model.tables.types[value]
-    known = model.tables.small_constant(value, 1) if type_ is not None and type_.dtype is not DataType.STRING else None
+    known = model.tables.small_constant(value, 1) if type_ is not None and type_.dtype in FLOATS | INTEGERS else None
     return float(known.reshape(())) if known is not None and known.size == 1 else None
 
 

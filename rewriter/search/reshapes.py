@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from mugraph.ops import DESCRIBED_OPSET, get_operator
-from mugraph.terms.shape import ShapeError, TensorType, Undecided
+from mugraph.terms.shape import ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Attrs, Term, walk
 from rules_db.trust.rule import Side
 
@@ -41,5 +41,7 @@ def need_entries(reshapes: Iterable[Term], type_of: Callable[[Term], TensorType]
 
 
 def _needs_entries(attrs: Attrs, type_: TensorType) -> bool:
+    if concrete(type_.shape) is not None:
+        return False
     sizes = get_operator("Reshape").to_onnx(attrs, [type_], DESCRIBED_OPSET).inputs[1]
     return not isinstance(sizes, np.ndarray) or {_COPIED, _INFERRED} <= set(sizes.tolist())
