@@ -149,12 +149,12 @@ class Checker:
         except RuntimeFailure as problem:  # the guilty rule is found by bisection and named
             path.unlink()
             return f"the rewritten model does not run ({problem})"
-        if not right:
-            path.unlink()
-            return f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
         if fused:
             path.unlink()
             return fused
+        if not right:
+            path.unlink()
+            return f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
         if not _approximates(candidate) and (off := acceptance.decides_otherwise(candidate.graph)) is not None:
             path.unlink()
             return f"it quantises otherwise: relative error {off:.1e} where no rounding error decides"

@@ -66,8 +66,9 @@ def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, 
         until: the instant of :func:`time.monotonic` after which no further inputs are compared, once some were.
     """
     tried: onnx.ModelProto | None = None
+    evaluate = computed_as_read if task.target.run_on == "cpu" else computed
     for depth in reversed(Depth):
-        cleaned = clean(task.model, computed, depth)
+        cleaned = clean(task.model, evaluate, depth)
         if cleaned is None:
             return
         if tried == cleaned.model.proto:
@@ -215,6 +216,42 @@ def computed(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[
                 except RuntimeFailure:
                     continue
         return {name: array for name, array in known.items() if name not in feeds}
+
+
+def computed_as_read(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """As :func:`computed`, without what nodes on the CPU would not read as it is given.
+
+    The CPU provider computes most operators on halves in single precision, and rounds nothing between two of these: what the
+    second reads is no half, unless it is one by its value. Nor does a Cast to another type round it, as a rule, which depends
+    on what else reads it.
+    """
+    results = computed(program, feeds)
+    lost = _unrounded(program, feeds, results)
+    widened = set[str]()
+    for node in program.graph.node:
+        made = [results[name].dtype for name in node.output if name in results]
+        if not widened.isdisjoint(node.input) or (np.float16 not in made and not lost.isdisjoint(node.input)):
+            widened.update(node.output)
+    return {name: array for name, array in results.items() if name not in lost | widened}
+
+
+def _unrounded(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) -> set[str]:
+    """The halves that a node without a kernel for halves reads otherwise; all of them where that cannot be told."""
+    halves = {name: array for name, array in results.items() if array.dtype == np.float16}
+    if not halves:
+        return set()
+    comparing = onnx.ModelProto()
+    comparing.CopyFrom(program)
+    for name, array in halves.items():
+        rounded, same = f"{name}/rounded", f"{name}/same"
+        comparing.graph.input.append(onnx.helper.make_tensor_value_info(rounded, onnx.TensorProto.FLOAT16, array.shape))
+        comparing.graph.node.append(onnx.helper.make_node("Equal", [name, rounded], [same]))
+        comparing.graph.output.append(onnx.helper.make_empty_tensor_value_info(same))
+    try:
+        told = _outputs(comparing, {**feeds, **{f"{name}/rounded": array for name, array in halves.items()}})
+    except RuntimeFailure:
+        return set(halves)
+    return {name for name in halves if not told[f"{name}/same"].all()}
 
 
 def _outputs(program: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -5,6 +5,10 @@ root and a quotient. They do not ask for all that makes the two the same (docs/u
 not read they write 1e-5, and the operator refuses rows without entries and a scale that is broadcast. That need not show on the
 inputs that candidates are compared on, and a rule may write what the fusions look for. So where a model holds a root of which
 they are not known to do right, they are let do, and what they made is held against the model.
+
+DoubleQDQPairsRemover makes one pair of QuantizeLinear and DequantizeLinear of two in a row, and leaves a rounding out where
+their steps differ. Of numbers that take many steps that is less than what an output of a quantised model may be off by. So
+where a model holds two such pairs, the second must be left.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import ModelProto, NodeProto
 
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, INTEGERS
 from mugraph.files import Scratch
 from mugraph.graph import Definition, Graph, Node
 from mugraph.onnx import Model
@@ -37,6 +41,7 @@ _PARAMETERS = {
 """What the fusions make, and which of its operands are scale and bias: so many stand before them, two at most behind."""
 _EPSILON = 1e-5
 """That of a node without the attribute."""
+_ONE_OF_TWO = "one quantisation of two in a row whose steps differ"
 _AS_FLOAT = "InsertedPrecisionFreeCast_"
 """Stands before the name of a value of float16 that the CPU provider computes in float32."""
 
@@ -66,7 +71,8 @@ class _Root:
 
 def is_in_doubt(model: Model, graph: Graph) -> bool:
     """Whether onnxruntime's optimisers may make another function of a candidate of a model: to be asked before anything slow."""
-    return any(not root.is_safe for node in graph.references if (root := _root(model, graph, node)) is not None)
+    roots = (root for node in graph.references if (root := _root(model, graph, node)) is not None)
+    return any(not root.is_safe for root in roots) or any(_quantizes_again(model, graph, node) for node in graph.references)
 
 
 def fused_otherwise(before: Model, after: Model, provider: str) -> str:
@@ -88,11 +94,15 @@ def fused_otherwise(before: Model, after: Model, provider: str) -> str:
 
 
 def _faults(model: Model, provider: str) -> Counter[str]:
-    """What is not the same in the normalisations that the optimisers make of a model, in words."""
+    """What is not the same in the normalisations and quantisers that the optimisers make of a model, in words."""
     graphs = list(graphs_within(_optimised(model, provider).graph))
     weights = {tensor.name: tensor_type(tensor) for graph in graphs for tensor in graph.initializer}
     made = (node for graph in graphs for node in graph.node if node.op_type in _PARAMETERS)
-    return Counter(fault for node in made for fault in _wrong(model, node, weights))
+    left = {name for graph in graphs for node in graph.node for name in node.output}
+    graph = model.as_it_came
+    again = (node for node in graph.references if _quantizes_again(model, graph, node))
+    gone = sum(model.tables.names[node.values[0]] not in left for node in again)
+    return Counter(fault for node in made for fault in _wrong(model, node, weights)) + Counter({_ONE_OF_TWO: gone})
 
 
 def _optimised(model: Model, provider: str) -> ModelProto:
@@ -168,9 +178,9 @@ def _nearest(model: Model, value: int | None, operands: Iterable[int | None]) ->
 def _root(model: Model, graph: Graph, node: Node) -> _Root | None:
     """What a node is the root of; ``None`` where that is no sum of a mean and something else."""
     total = _operands(model, (node, 0), "Sqrt")
-    terms = _operands(model, graph.definition(total[0]), "Add") if total else ()
+    terms = _operands(model, _definition(graph, total[0]), "Add") if total else ()
     for place, term in enumerate(terms):
-        mean = graph.definition(term)
+        mean = _definition(graph, term)
         averaged = _operands(model, mean, "ReduceMean")
         if mean is not None and averaged:
             others = [other for other in terms if other != term]
@@ -181,11 +191,29 @@ def _root(model: Model, graph: Graph, node: Node) -> _Root | None:
     return None
 
 
+def _quantizes_again(model: Model, graph: Graph, node: Node) -> bool:
+    """Whether a node quantises, with other steps of its own, what was quantised and dequantised just before."""
+    again = _operands(model, (node, 0), "QuantizeLinear")
+    restored = _operands(model, _definition(graph, again[0]), "DequantizeLinear") if again else ()
+    if not restored or not _operands(model, _definition(graph, restored[0]), "QuantizeLinear"):
+        return False
+    own, other = ([_number(model, value) for value in operands[1:]] for operands in (again, restored))
+    return own != other and None not in (*own, *other) and not model.tables.constant[node.values[0]]
+
+
 def _number(model: Model, value: int) -> float | None:
-    """The one entry of a constant of floats; ``None`` of anything else."""
+    """The one entry of a constant of numbers; ``None`` of anything else."""
     type_ = model.tables.types[value]
-    known = model.tables.small_constant(value, 1) if type_ is not None and type_.dtype in FLOATS else None
+    known = model.tables.small_constant(value, 1) if type_ is not None and type_.dtype in FLOATS | INTEGERS else None
     return float(known.reshape(())) if known is not None and known.size == 1 else None
+
+
+def _definition(graph: Graph, value: int) -> Definition | None:
+    """What computes a value, behind all identities: the optimisers take them away first."""
+    definition = graph.definition(value)
+    while definition is not None and definition[0].op == "Identity":
+        definition = graph.definition(definition[0].inputs[0])
+    return definition
 
 
 def _operands(model: Model, definition: Definition | None, operator: str) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ from mugraph.terms.term import (
 )
 from rewriter.search.divisors import brought_divisors
 from rewriter.search.ranges import Assumption, RangeOracle, is_square
+from rewriter.search.reshapes import brought_reshapes, need_entries
 from rewriter.search.windows import has_windows, needs_fitting_windows
 from rules_db.solving import Determined, determined
 from rules_db.trust.condition import Condition, Facts
@@ -171,6 +172,11 @@ class Direction:
     def slides(self) -> bool:
         """Whether a side slides windows over images."""
         return has_windows(self.pattern) or has_windows(self.replacement)
+
+    @cached_property
+    def reshapes(self) -> tuple[Term, ...]:
+        """The Reshapes of the replacement that the pattern does not hold."""
+        return brought_reshapes(self.pattern, self.replacement)
 
     @cached_property
     def brought(self) -> tuple[Term, ...]:
@@ -656,6 +662,8 @@ def check_guards(match: Match, graph: Graph, oracle: RangeOracle) -> NoMatch | d
     ]
     if match.direction.slides and needs_fitting_windows(match.direction.pattern, match.direction.replacement, facts.type_of):
         needed.append(Assumption.FITTING)
+    if need_entries(match.direction.reshapes, facts.type_of, lambda attrs: close_attrs(attrs, dims)):
+        needed.append(Assumption.NONEMPTY)
     oracle.rely(match.direction.id, match.values, needed)
     return dims
 

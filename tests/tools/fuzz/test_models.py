@@ -25,7 +25,7 @@ from tools.fuzz.models.draft import ModelDraft, Rejected
 from tools.fuzz.models.generate import RandomModel, random_model
 from tools.fuzz.models.pieces import sample_of
 from tools.fuzz.models.shrink import shrunk
-from tools.fuzz.oracle import UNFITTING, compare_models, examine_model
+from tools.fuzz.oracle import EMPTY_UNFITTING, UNFITTING, compare_models, examine_model
 from tools.fuzz.running import run, session
 
 
@@ -140,6 +140,33 @@ def test_sizes_at_which_windows_do_not_fit_are_excused_where_the_result_names_th
     feeds = {kind: {"x": np.ones((1, 12, 2, 16), np.float32), "w": np.ones((12, 12, 3, 3), np.float32)}}
     options = {"deterministic": True, "provider": "cpu", "shapes": {"x": (1, 12, 16, 16)}}
     assert examine_model(exchanged.SerializeToString(), feeds, tmp_path, **options).fate is fate
+
+
+def test_empty_inputs_of_sizes_that_the_registry_does_not_know_are_told_from_others() -> None:
+    """It knows no Flatten of a tensor without entries."""
+    draft = ModelDraft(np.random.default_rng(0), 17, DataType.FLOAT, (5, 3))
+    x = draft.input(TensorType(DataType.FLOAT, (5, 4)))
+    draft.nodes.append(helper.make_node("Flatten", [x], ["y"], axis=0))
+    draft.types["y"] = TensorType(DataType.FLOAT, (1, 20))
+    symbols = {5: "N5"}
+    feeds = generate._feeds(draft, generate._model(draft, ["y"], symbols), {x: (5, 4)}, symbols, infinite=False)
+    assert {kind for kind, feed in feeds.items() if not feed[x].size} == {EMPTY_UNFITTING} and UNFITTING not in feeds
+
+
+@pytest.mark.usefixtures("own_cache")
+@pytest.mark.parametrize(("kind", "fate"), [(EMPTY_UNFITTING, Fate.REWRITTEN), (UNFITTING, Fate.LOST)])
+def test_empty_inputs_are_excused_where_the_result_names_them(kind: str, fate: Fate, tmp_path: Path) -> None:
+    """onnxruntime's own operator refuses rows without entries, and says so whether or not the registry knows these sizes."""
+    norm = parse_model("""
+        <ir_version: 8, opset_import: ["" : 23]>
+        norm (float16[2,N] x, float16[N] g) => (float16[2,N] y)
+        <float e = {0.00001}, float two = {2}, float half = {0.5}, int64[1] last = {1}> {
+            f = Cast<to = 1>(x) s = Pow(f, two) m = ReduceMean<keepdims = 1>(s, last) a = Add(e, m) r = Pow(a, half)
+            d = Div(f, r) c = Cast<to = 10>(d) y = Mul(g, c)
+        }""")
+    feeds = {kind: {"x": np.ones((2, 0), np.float16), "g": np.ones(0, np.float16)}}
+    options = {"deterministic": True, "provider": "cpu", "shapes": {"x": (2, 8)}}
+    assert examine_model(norm.SerializeToString(), feeds, tmp_path, **options).fate is fate
 
 
 def test_what_onnxruntime_breaks_is_held_against_it_without_its_optimisers() -> None:

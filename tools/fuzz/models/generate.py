@@ -22,7 +22,7 @@ from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 from tools.fuzz.models.idioms import IDIOMS
 from tools.fuzz.models.pieces import PIECES
 from tools.fuzz.models.quantized import QUANTIZED
-from tools.fuzz.oracle import EMPTY, INFINITE, OVERFLOWING, UNFITTING
+from tools.fuzz.oracle import EMPTY, EMPTY_UNFITTING, INFINITE, OVERFLOWING, UNFITTING
 from tools.fuzz.running import CannotRun, run, session
 
 __all__ = ["RandomModel", "random_model"]
@@ -53,7 +53,8 @@ class RandomModel:
         proto: the model.
         feeds: by what they are: ``measured`` of the sizes it was made with, ``other`` of other sizes, ``extreme`` of finite
             extremes, ``small`` of those of the first made small, ``overflowing`` of extremes of which something overflows,
-            ``infinite`` with what is no number, ``unfitting`` of sizes at which the registry finds fewer operators well-typed.
+            ``infinite`` with what is no number, ``empty`` of sizes of 0, ``unfitting`` of sizes at which the registry finds fewer
+            operators well-typed, and ``empty, unfitting`` of both.
         options: of the optimiser.
     """
 
@@ -232,7 +233,9 @@ def _feeds(
             feeds["default"] = _drawn(draft, default)
     typed = _typed_by_the_registry(_at_sizes(model, feeds["measured"]))
     run_on = {kind: feed for kind, feed in feeds.items() if _runs(running, _at_sizes(model, feed), feed, typed)}
-    return {kind if _is_typed(_at_sizes(model, feed), typed) else UNFITTING: feed for kind, feed in run_on.items()}
+    fits = {kind: _is_typed(_at_sizes(model, feed), typed) for kind, feed in run_on.items()}
+    others = {EMPTY: EMPTY_UNFITTING}
+    return {kind if fits[kind] else others.get(kind, UNFITTING): feed for kind, feed in run_on.items()}
 
 
 def _diminished(array: np.ndarray) -> np.ndarray:
