@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from mugraph.graph import Graph, Node
 from rewriter.search.candidate import Candidate
+from rewriter.search.cuts import minimum_cut
 from rewriter.search.match import Direction, Match, NoMatch, resolve
 from rewriter.search.matcher import Matcher, MatchPool
 from rewriter.search.matches import Matches
@@ -225,7 +226,7 @@ class _LayoutCut:
         perms = (layout.there, layout.back)
         moving = (n for n in self._nodes if transposes and n.op == "Transpose" and n.attrs[0][1] in perms)
         self._movers = dict.fromkeys(moving)  # in their order
-        self._edges: list[tuple[Hashable, Hashable, dict[str, int]]] = []
+        self._edges: list[tuple[Hashable, Hashable, int | None]] = []
 
     def chosen(self) -> list[tuple[Direction, int]]:
         """The values whose operators take the other layout by the minimum cut, and by which rule.
@@ -242,24 +243,13 @@ class _LayoutCut:
             self._connect(node, _OTHER, choice.here)
         for maker, tensor in tensors.items():
             self._price_tensor(maker, tensor)
-        cost, other = self._minimum_cut()
+        cost, other = minimum_cut(self._edges, _FIRST, _OTHER)
         taken = [choice for node, choice in choices.items() if node in other]
         changed = sum(choice.here for choice in taken)
         before = sum(choice.here for choice in choices.values()) + sum(self._cost(node) for node in self._movers)
         if before - cost / _SCALE <= self._noise * changed:
             return []
         return [site for choice in taken for site in choice.sites]
-
-    def _minimum_cut(self) -> tuple[int, set[Hashable]]:
-        """Its cost, and what it leaves on the side of the other layout."""
-        import networkx as nx  # a tenth of a second, and most models leave nothing to choose
-        from networkx.algorithms.flow import boykov_kolmogorov
-
-        network = nx.DiGraph()
-        network.add_nodes_from((_FIRST, _OTHER))
-        network.add_edges_from(self._edges)
-        cost, (_, other) = nx.minimum_cut(network, _FIRST, _OTHER, flow_func=boykov_kolmogorov)
-        return cost, other
 
     def _cost(self, node: Node) -> float:
         return self._prices.cost(self._graph, node)
@@ -356,4 +346,4 @@ class _LayoutCut:
 
     def _connect(self, tail: Hashable, head: Hashable, price: float | None) -> None:
         """An edge of so many microseconds, or one that no cut takes."""
-        self._edges.append((tail, head, {} if price is None else {"capacity": round(_SCALE * price)}))
+        self._edges.append((tail, head, None if price is None else round(_SCALE * price)))
