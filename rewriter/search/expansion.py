@@ -98,15 +98,21 @@ class Expansion:
 
         Args:
             candidate: where to begin.
-            first: the instant at which the first round ends; what comes of it is asked for kernels, however long that takes.
+            first: the instant at which the first round ends; what comes of it is asked for kernels, however long that takes. Of
+                a round that the time ends the moves that were made by then are left, or the best of those that were met.
         """
         if not self.kernels or not self.kinds >= {MoveKind.SUBSTITUTION}:
             return
         followers = self.moves.subset(filter(self._wanted, self.moves.matches.followers))
         current, within, is_asked = candidate, replace(self, deadline=first), False
         while True:
-            following, _ = within._taken(current, within._improving(current, followers), 0.0, followers)
+            improving = within._improving(current, followers)
+            following, _ = within._taken(current, improving, 0.0, followers)
             if within.is_over():
+                if following is current and improving:
+                    following = self.moves.take_with_followers(current, improving[0], 0.0, followers) or current
+                if following is not current:
+                    yield following
                 return
             is_lowest = following is current
             if is_lowest == is_asked:

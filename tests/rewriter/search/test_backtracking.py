@@ -262,6 +262,13 @@ def test_kernels_come_of_improving_moves_before_anything_is_expanded() -> None:
     assert not backtracking([NEGATION], kernels=(relus,), strategy=LAYOUTS, expansions=0).run(graph).better
 
 
+def test_a_descent_that_the_time_ends_leaves_the_best_move_that_it_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = backtracking([NEGATION, CANCEL], kernels=(relus,))
+    instants = iter([False, False])
+    monkeypatch.setattr(Expansion, "is_over", lambda self: next(instants, True))
+    assert len(ops(search.run(mixed()).better[0].graph)) < len(ops(mixed()))
+
+
 def test_nothing_is_compared_with_what_a_descent_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is cheaper than all that rules make: beside it alpha would leave nothing to be expanded."""
     b = Builder()
