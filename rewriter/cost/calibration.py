@@ -9,7 +9,7 @@ sizes, in whatever layout: an NhwcConv is looked at as the Conv that it stands f
 
 The factor never leaves the range of what these few took over their estimates, which is cut at ``_MOST`` either way, and fades to
 1 with the distance to the nearest: far away the roofline is the better guess. ``python -m tools.bench.schedules`` compares the
-two on a cost table; twice or half of each constant below changes the mean error there by 1 % at most.
+two on a cost table; twice or half of each constant below changes the mean error there by 3 % at most.
 """
 
 from __future__ import annotations

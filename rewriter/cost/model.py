@@ -156,6 +156,15 @@ class CostModel:
             found[signature.key()] = signature
         return found
 
+    def calibrated(self, nodes: Iterable[tuple[Graph, Node]]) -> int:
+        """How many of the estimates that stand in for nodes are calibrated: other than the roofline alone."""
+        found = {
+            key: self.cost(graph, node) != self.estimate(graph, node)
+            for graph, node in nodes
+            for key in self.unmeasured([(graph, node)])
+        }
+        return sum(found.values())
+
     def measure(self, nodes: Iterable[tuple[Graph, Node]], seconds: float = math.inf) -> bool:
         """Measures, until the deadline and for so many seconds at most, what no time is known of.
 

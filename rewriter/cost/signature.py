@@ -18,7 +18,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.onnx.function import OVERLOADS_FROM_IR, function_of
 from mugraph.ops import NotExpressible, NotUnderstood, Packed, filled, get_operator
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
-from mugraph.terms.term import AttrValue
+from mugraph.terms.term import Attrs, AttrValue
 from mugraph.terms.text import parse_type
 from rewriter.runtime_env import RuntimeFailure
 
@@ -101,15 +101,20 @@ def parse_signature(key: str) -> Signature | None:
     if found is None:
         return None
     try:
-        attrs = tuple((name, value) for name, value in _value(ast.parse(found["attrs"], mode="eval").body))
+        attrs = _attributes(found["attrs"])
         words = [word for word in found["operands"].split(", ") if word]
         operands = tuple(parse_type(word.removeprefix("const ")) for word in words)
         scalars = tuple(
             (int(at[1:]), float(value)) for at, _, value in (word.partition("=") for word in found["scalars"].split())
         )
-    except (ValueError, KeyError, TypeError, SyntaxError):
+    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError):  # the last two of texts that nest deeply
         return None
     return Signature(found["op"], attrs, operands, tuple(word.startswith("const ") for word in words), scalars)
+
+
+@lru_cache(maxsize=1 << 10)
+def _attributes(text: str) -> Attrs:
+    return tuple((name, value) for name, value in _value(ast.parse(text, mode="eval").body))
 
 
 def _value(tree: ast.expr) -> AttrValue:
@@ -118,7 +123,10 @@ def _value(tree: ast.expr) -> AttrValue:
         return tuple(map(_value, tree.elts))
     if isinstance(tree, ast.Name):
         return float(tree.id) if tree.id in ("inf", "nan") else DataType[tree.id]
-    return ast.literal_eval(tree)
+    value = ast.literal_eval(tree)
+    if not isinstance(value, int | float | str | None):
+        raise ValueError(f"an attribute {value!r}")
+    return value
 
 
 def bytes_of(type_: TensorType) -> int:

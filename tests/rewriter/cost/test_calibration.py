@@ -64,6 +64,8 @@ def test_odd_keys_are_read_back_or_refused() -> None:
         "Op[](floating[2])",
         "Op[('a', NOTHING)](float[2])",
         "Op[1]()",
+        "Op[('a', {})]()",
+        f"Op[{'(' * 999}](float[2])",
     ):
         assert parse_signature(broken) is None
 
@@ -130,14 +132,15 @@ def test_prices_are_calibrated_by_what_was_measured_and_rooflines_are_not(monkey
     b = Builder()
     first, second = (b.op("MatMul", b.input(f"[{rows},512]"), b.weight(512, 512)) for rows in (64, 80))
     graph = b.graph(first, second)
-    one, other = (graph.definition(value)[0] for value in (first, second))
+    one, other = graph.nodes()
     model = CostModel(ProfileStore(None, "here"), 17, {})
     alone = model.estimate(graph, other)
-    assert model.cost(graph, other) == alone, "nothing was measured"
+    assert model.cost(graph, other) == alone and model.calibrated([(graph, other)]) == 0, "nothing was measured"
     monkeypatch.setattr(CostModel, "_measure", lambda self, signature: 7.0 * model.estimate(graph, one) - 1.0)
     assert model.measure([(graph, one)])
     assert model.cost(graph, other) == pytest.approx(7.0 * alone) and model.estimate(graph, other) == alone
     assert model.unmeasured([(graph, other)]), "it is still to be measured"
+    assert model.calibrated([(graph, one), (graph, other), (graph, other)]) == 1, "one estimate stands in, for a node twice"
     monkeypatch.setattr(CostModel, "_measure", lambda self, signature: 2.0 * model.estimate(graph, one) - 1.0)
     model.second_opinion([(graph, one)])
     assert model.cost(graph, other) == pytest.approx(2.0 * alone)

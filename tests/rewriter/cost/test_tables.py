@@ -85,7 +85,7 @@ def test_a_device_that_is_not_here(tmp_path: Path, _nothing_is_measured: None) -
     outcome = optimize(source, target, shapes=SIZES, device="h200", kernels=False)
     assert outcome.improved and outcome.latency is None and ops(target) == ["MatMul"]
     assert outcome.provider == "cuda" and outcome.environment.startswith("h200 by its roofline")
-    assert outcome.error_after is not None and outcome.estimated_costs
+    assert outcome.error_after is not None and outcome.estimated_costs and not outcome.calibrated_costs
     assert not default_profile_path().exists(), "nothing of it is remembered"
     with pytest.raises(InputError, match=r"unknown device 'h2000'; known devices: .*h200"):
         optimize(source, target, device="h2000")
