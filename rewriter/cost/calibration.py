@@ -23,7 +23,7 @@ import numpy as np
 
 from mugraph.ops import NotUnderstood, ProductKind, get_operator, traits_of
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import ShapeError, TensorType, Undecided
+from mugraph.terms.shape import ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Attrs, walk
 from rewriter.cost.devices import Device
 from rewriter.cost.roofline import node_microseconds, operand_types, product_sizes
@@ -104,7 +104,7 @@ def _product(op: str, attrs: Attrs, operands: Sequence[TensorType]) -> tuple[Kin
     sizes = product_sizes(name, {**get_operator(name).defaults, **dict(given)}, inner, outputs)
     if sizes is None or traits_of(name).product is ProductKind.MATRIX:
         return None if sizes is None else (("product",), sizes)
-    return ("convolution", inner[0].rank), (*sizes, math.prod(int(size) for size in inner[1].shape[2:]))
+    return ("convolution", inner[0].rank), (*sizes, math.prod(concrete(inner[1].shape[2:]) or ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,20 @@ def test_a_factor_lies_between_those_of_the_nearest() -> None:
     assert calibrated({}, asked) == 1.0
 
 
+def test_a_factor_does_not_depend_on_the_order_of_what_was_measured() -> None:
+    """Eight are as near as each other, of which five count."""
+    asked, *near = (
+        signature("FusedMatMul", "128,768", "768,768", alpha=alpha, transA=False, transB=False, transBatchA=0, transBatchB=0)
+        for alpha in (1.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+    )
+    costs = {measured: (1.0 + at) * roofline(measured) for at, measured in enumerate(near)}
+    assert (
+        calibrated(costs, asked)
+        == calibrated(dict(reversed(costs.items())), asked)
+        == pytest.approx(math.prod(range(1, 6)) ** 0.2)
+    )
+
+
 def test_a_disturbed_measurement_counts_no_more_than_its_bound() -> None:
     asked, beside = signature("MatMul", "128,768", "768,768"), signature("MatMul", "129,768", "768,768")
     assert calibrated({beside: 1e6}, asked) == pytest.approx(32.0) and calibrated({beside: 0.0}, asked) == pytest.approx(1 / 32)
