@@ -32,6 +32,7 @@ from rewriter.cost.signature import Signature, bytes_of, parse_signature
 __all__ = ["Calibration"]
 
 _NEIGHBOURS = 5
+"""The nearest measurements, of which alone a factor is made."""
 _HALVING = 1.0
 """Octaves further than the nearest at which a neighbour counts half."""
 _NEAR, _FAR = 4.0, 8.0
