@@ -46,7 +46,7 @@ Kind = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _PlaceOfKind:
     """Where a node stands among those of its kind.
 
     Attributes:
@@ -61,7 +61,7 @@ class _Form:
 
 
 @lru_cache(maxsize=1 << 14)
-def _form(op: str, attrs: Attrs, operands: tuple[TensorType, ...]) -> _Form | None:
+def _form(op: str, attrs: Attrs, operands: tuple[TensorType, ...]) -> _PlaceOfKind | None:
     """``None`` where the application is ill-typed or a size is symbolic."""
     try:
         outputs = get_operator(op).types(attrs, operands)
@@ -71,9 +71,9 @@ def _form(op: str, attrs: Attrs, operands: tuple[TensorType, ...]) -> _Form | No
         return None
     variant = (op, int(outputs[0].dtype), attrs)
     if product is None:
-        return _Form(_kind(op), variant, (_octaves(read), _octaves(written)))
+        return _PlaceOfKind(_kind(op), variant, (_octaves(read), _octaves(written)))
     kind, sizes = product
-    return _Form(kind, variant, tuple(map(_octaves, sizes)))
+    return _PlaceOfKind(kind, variant, tuple(map(_octaves, sizes)))
 
 
 def _octaves(size: int) -> float:
@@ -109,7 +109,7 @@ def _product(op: str, attrs: Attrs, operands: Sequence[TensorType]) -> tuple[Kin
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class _MeasuredKind:
     """What was measured of a kind, in the order of the keys.
 
     Attributes:
@@ -138,7 +138,7 @@ class Calibration:
     def __init__(self, costs: Mapping[str, float], device: Device, overhead: float) -> None:
         self._costs, self._device, self._overhead = dict(costs), device, overhead
         self._operators: dict[str, list[str]] | None = None
-        self._of_kind: dict[Kind, _Measured | None] = {}
+        self._of_kind: dict[Kind, _MeasuredKind | None] = {}
         self._factors: dict[str, float] = {}
 
     def factor(self, signature: Signature, estimate: float) -> float:
@@ -181,12 +181,12 @@ class Calibration:
         order = [at for at in np.argsort(distances, kind="stable") if measured.keys[at] != key]
         return distances[order], measured.ratios[order]
 
-    def _measured(self, kind: Kind) -> _Measured | None:
+    def _measured(self, kind: Kind) -> _MeasuredKind | None:
         if kind not in self._of_kind:
             self._of_kind[kind] = self._gathered(kind)
         return self._of_kind[kind]
 
-    def _gathered(self, kind: Kind) -> _Measured | None:
+    def _gathered(self, kind: Kind) -> _MeasuredKind | None:
         """What was measured of a kind, ``None`` if nothing was."""
         if self._operators is None:
             self._operators = {}
@@ -212,7 +212,7 @@ class Calibration:
             return None
         variants = list(dict.fromkeys(forms))
         at = {variant: index for index, variant in enumerate(variants)}
-        return _Measured(keys, variants, np.array([at[form] for form in forms]), np.array(places), np.array(ratios))
+        return _MeasuredKind(keys, variants, np.array([at[form] for form in forms]), np.array(places), np.array(ratios))
 
     def _estimate(self, signature: Signature) -> float:
         """The roofline of what was measured; a view is only where it is a copy."""
