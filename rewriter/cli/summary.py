@@ -105,7 +105,12 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     for line in (*outcome.notes, *outcome.file_notes):
         console.print(f"[dim]note: {_said(line)}[/]")
     if outcome.estimated_costs:
-        console.print(f"[dim]note: {outcome.estimated_costs} operator costs were estimated by a roofline, not measured[/]")
+        calibrated = (
+            f", {outcome.calibrated_costs} of them calibrated by others of their kind" if outcome.calibrated_costs else ""
+        )
+        console.print(
+            f"[dim]note: {outcome.estimated_costs} operator costs were estimated by a roofline, not measured{calibrated}[/]"
+        )
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in outcome.seconds.items())
     cached = "; verdict of an earlier run on the same model, rules and machine" if outcome.cached_verdict else ""
     console.print(

@@ -1,8 +1,9 @@
 """Prices of nodes, by operator signature.
 
 A signature is what the time depends on: operator, attributes, operand types at the measured sizes, and which operands are
-constants. A roofline estimate stands in until it is measured, once, in onnxruntime as a one-node model, which the profile store
-keeps. What a decision rests on is asked for by name (:meth:`CostModel.measure`): no price is measured because it was looked at.
+constants. A roofline estimate, calibrated by what was measured of its kind (:mod:`rewriter.cost.calibration`), stands in until
+it is measured, once, in onnxruntime as a one-node model, which the profile store keeps. What a decision rests on is asked for by
+name (:meth:`CostModel.measure`): no price is measured because it was looked at.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from mugraph.ops import Entrywise, Movement, traits_of
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import bind_attrs
 from rewriter.cost import cpu
+from rewriter.cost.calibration import Calibration
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
 from rewriter.cost.kernel_times import time_of
@@ -68,6 +70,7 @@ class CostModel:
         self._confirmed: set[str] = set()
         self._unmeasurable: set[str] = set()
         self._met: dict[str, Signature] = {}
+        self._calibration: Calibration | None = None
 
     def signature(self, graph: Graph, node: Node) -> Signature | None:
         """``None`` where the node is opaque or a size is unknown: such a node costs the same in every candidate."""
@@ -93,7 +96,7 @@ class CostModel:
         return Signature(node.op, bind_attrs(node.attrs, self.sizes), tuple(operands), constant, scalars)
 
     def cost(self, graph: Graph, node: Node) -> float:
-        """The node's time in a run of the model: measured, or a roofline estimate where it was not."""
+        """The node's time in a run of the model: measured, or a calibrated roofline estimate where it was not."""
         price = self._memo.get(node)
         if price is not None:
             return price
@@ -122,9 +125,21 @@ class CostModel:
             timed = self.store.get(key)
             if timed is None:
                 self._met.setdefault(key, signature)
+        times = _times_run(self.runs, graph, node)
         if timed is None:
-            return self.estimate(graph, node) * (self.caution if node.op == KERNEL else 1.0), False
-        return (timed + NODE_OVERHEAD[self.provider]) * _times_run(self.runs, graph, node), True
+            estimate = self.estimate(graph, node)
+            if node.op == KERNEL:
+                return estimate * self.caution, False
+            return estimate * self._calibrated(signature, estimate / max(times, 1)), False
+        return (timed + NODE_OVERHEAD[self.provider]) * times, True
+
+    def _calibrated(self, signature: Signature, estimate: float) -> float:
+        """By what the estimate of an operator is multiplied, where anything was measured at all."""
+        if not self.store.costs:
+            return 1.0
+        if self._calibration is None:
+            self._calibration = Calibration(self.store.costs, self.device, NODE_OVERHEAD[self.provider])
+        return self._calibration.factor(signature, estimate)
 
     def _is_free(self, graph: Graph, node: Node) -> bool:
         """Whether the runtime does not execute a node: there is nothing to do, or it is done before the first run."""
@@ -140,6 +155,15 @@ class CostModel:
             assert signature is not None
             found[signature.key()] = signature
         return found
+
+    def calibrated(self, nodes: Iterable[tuple[Graph, Node]]) -> int:
+        """How many of the estimates that stand in for nodes are calibrated: other than the roofline alone."""
+        found = {
+            key: self.cost(graph, node) != self.estimate(graph, node)
+            for graph, node in nodes
+            for key in self.unmeasured([(graph, node)])
+        }
+        return sum(found.values())
 
     def measure(self, nodes: Iterable[tuple[Graph, Node]], seconds: float = math.inf) -> bool:
         """Measures, until the deadline and for so many seconds at most, what no time is known of.
@@ -171,6 +195,8 @@ class CostModel:
                     self.store.put(key, microseconds)
                     self.measured += 1
             self._met.pop(key, None)
+        if self.measured > before:
+            self._calibration = None
         return self.measured > before
 
     def _kernel_time(self, signature: Signature) -> float | None:
@@ -179,7 +205,7 @@ class CostModel:
         return time_of(self.store, kernel, bound_sizes(kernel, shapes))
 
     def estimate(self, graph: Graph, node: Node) -> float:
-        """The roofline of the device, for a run of the model."""
+        """The roofline of the device alone, for a run of the model."""
         estimate = self._estimates.get(node)
         if estimate is not None:
             return estimate
@@ -228,6 +254,7 @@ class CostModel:
                 changed |= again < 0.9 * stored - 1
                 self.store.put(key, again)
         self._memo.clear()
+        self._calibration = None
         return changed
 
     def _measure(self, signature: Signature) -> float | None:

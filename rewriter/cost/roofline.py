@@ -32,7 +32,7 @@ from rewriter.cost.devices import Device, get_device
 from rewriter.cost.schedules import ranked
 from rewriter.cost.signature import bytes_of
 
-__all__ = ["node_microseconds"]
+__all__ = ["node_microseconds", "operand_types", "product_sizes"]
 
 _STREAM, _SCATTERED = 0.85, 0.45
 """Share of the bandwidth that elementwise kernels and transpositions reach."""
@@ -81,7 +81,7 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
         if not term.inputs or (term.op, term.attrs, term.inputs) in done:
             continue
         done.add((term.op, term.attrs, term.inputs))
-        inner = _operand_types(term, types)
+        inner = operand_types(term, types)
         record = get_operator(term.op)
         share = 1.0
         if attends and types[term].rank == 4:
@@ -112,7 +112,7 @@ def _graph_defined(device: Device, kernel: Kernel, operands: Sequence[TensorType
     return _kernel_microseconds(device.name, kernel, tuple(sorted(bound_sizes(kernel, shapes).items())))
 
 
-def _operand_types(term: Term, types: Mapping[Term, TensorType]) -> list[TensorType]:
+def operand_types(term: Term, types: Mapping[Term, TensorType]) -> list[TensorType]:
     """Types of a term's operands; a number has that of the operand beside it."""
     beside = [types[i].dtype for i in term.inputs if i.op != "Const" and types[i].dtype != DataType.BOOL]
     wide = beside[0] if beside else DataType.FLOAT
@@ -148,6 +148,33 @@ def _compute(
     device: Device, op: str, attrs: Mapping[str, AttrValue], operands: Sequence[TensorType], outputs: Sequence[TensorType]
 ) -> float:
     """Microseconds of the arithmetic, where that is not bound by traffic anyway: of products and convolutions."""
+    sizes = product_sizes(op, attrs, operands, outputs)
+    if sizes is None:
+        return 0.0
+    batch, rows, columns, inner = sizes
+    (out,) = outputs
+    if traits_of(op).product is ProductKind.MATRIX:
+        return _product(device, batch, rows, columns, inner, out.dtype)
+    if batch == out.shape[1]:  # depthwise: no product at all
+        return 0.0
+    share = _WINDOWED
+    if device.units == 1 and batch > 1 and (columns % _LANES or _whole(operands[1].shape[1]) % _LANES):
+        columns, share = -(-columns // _LANES) * _LANES, _WINDOWED * _UNBLOCKED
+    return _product(device, batch, rows, columns, inner, out.dtype) / share
+
+
+def product_sizes(
+    op: str, attrs: Mapping[str, AttrValue], operands: Sequence[TensorType], outputs: Sequence[TensorType]
+) -> tuple[int, int, int, int] | None:
+    """Products, rows, columns and terms of a sum: of a plain operator that is a product, or a convolution written as one of
+    windows by weights, a product for each group; ``None`` of another.
+
+    Args:
+        attrs: with the defaults.
+
+    Raises:
+        Undecided: a size is symbolic.
+    """
     product = traits_of(op).product
     if product is ProductKind.MATRIX:
         (out,) = outputs
@@ -156,18 +183,13 @@ def _compute(
         shared = op == "Gemm" or operands[1].rank <= 2  # one matrix for all of a batch: its rows follow each other
         batch = 1 if shared else _whole(math.prod(map(_whole, out.shape[:-2])))
         rows = math.prod(map(_whole, out.shape[:-1])) if shared and out.rank > 1 else rows
-        return _product(device, batch, _whole(rows), _whole(columns), _whole(inner), out.dtype)
+        return batch, _whole(rows), _whole(columns), _whole(inner)
     if product is ProductKind.CONVOLUTION:
         (out,), group = outputs, _whole(attrs["group"])
         inner = math.prod(map(_whole, operands[1].shape[1:]))
         rows = _whole(out.shape[0]) * math.prod(map(_whole, out.shape[2:]))
-        if group == out.shape[1]:  # depthwise: no product at all
-            return 0.0
-        columns, share = _whole(out.shape[1]) // group, _WINDOWED
-        if device.units == 1 and group > 1 and (columns % _LANES or _whole(operands[1].shape[1]) % _LANES):
-            columns, share = -(-columns // _LANES) * _LANES, _WINDOWED * _UNBLOCKED
-        return _product(device, group, rows, columns, inner, out.dtype) / share
-    return 0.0
+        return group, rows, _whole(out.shape[1]) // group, inner
+    return None
 
 
 def _whole(size: AttrValue) -> int:

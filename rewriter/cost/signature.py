@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,10 +18,11 @@ from mugraph.domains.base import FLOATS
 from mugraph.onnx.function import OVERLOADS_FROM_IR, function_of
 from mugraph.ops import NotExpressible, NotUnderstood, Packed, filled, get_operator
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
-from mugraph.terms.term import AttrValue
+from mugraph.terms.term import Attrs, AttrValue
+from mugraph.terms.text import parse_type
 from rewriter.runtime_env import RuntimeFailure
 
-__all__ = ["Signature", "bytes_of", "empty_model", "node_model", "random_array", "time_of_copies", "written"]
+__all__ = ["Signature", "bytes_of", "empty_model", "node_model", "parse_signature", "random_array", "time_of_copies", "written"]
 
 
 _MEAN = 0.5
@@ -86,6 +89,44 @@ class Signature:
     def moved(self) -> int:
         """Bytes of operands and results. Raises ShapeError or Undecided."""
         return sum(map(bytes_of, (*self.operands, *self.outputs())))
+
+
+_KEY = re.compile(r"(?P<op>\w+)(?P<attrs>\[.*\])\((?P<operands>[^()]*)\)(?P<scalars>( x\d+=\S+)*)")
+
+
+@lru_cache(maxsize=1 << 14)
+def parse_signature(key: str) -> Signature | None:
+    """The signature of a :meth:`Signature.key`; ``None`` where its attributes are more than numbers, words and types."""
+    found = _KEY.fullmatch(key)
+    if found is None:
+        return None
+    try:
+        attrs = _attributes(found["attrs"])
+        words = [word for word in found["operands"].split(", ") if word]
+        operands = tuple(parse_type(word.removeprefix("const ")) for word in words)
+        scalars = tuple(
+            (int(at[1:]), float(value)) for at, _, value in (word.partition("=") for word in found["scalars"].split())
+        )
+    except (ValueError, KeyError, TypeError, SyntaxError, RecursionError, MemoryError):  # the last two of texts that nest deeply
+        return None
+    return Signature(found["op"], attrs, operands, tuple(word.startswith("const ") for word in words), scalars)
+
+
+@lru_cache(maxsize=1 << 10)
+def _attributes(text: str) -> Attrs:
+    return tuple((name, value) for name, value in _value(ast.parse(text, mode="eval").body))
+
+
+def _value(tree: ast.expr) -> AttrValue:
+    """The value of an attribute by its ``repr``. Raises ValueError for one of another kind, KeyError for an unknown type."""
+    if isinstance(tree, ast.List | ast.Tuple):
+        return tuple(map(_value, tree.elts))
+    if isinstance(tree, ast.Name):
+        return float(tree.id) if tree.id in ("inf", "nan") else DataType[tree.id]
+    value = ast.literal_eval(tree)
+    if not isinstance(value, int | float | str | None):
+        raise ValueError(f"an attribute {value!r}")
+    return value
 
 
 def bytes_of(type_: TensorType) -> int:

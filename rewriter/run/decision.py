@@ -72,6 +72,7 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         rules=len(bench.rules),
         measured_costs=predictions.measured,
         estimated_costs=predictions.estimated,
+        calibrated_costs=predictions.calibrated,
         dropped=tuple(bench.notes.dropped),
         notes=tuple(bench.notes.lines),
         explanations=tuple(explanations),

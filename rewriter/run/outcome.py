@@ -127,6 +127,7 @@ class Outcome:
         expanded, generated: candidates of the search.
         rules: that the search could use.
         measured_costs, estimated_costs: of operators: measured in this run, and by a roofline for want of measurements.
+        calibrated_costs: of the latter, those that what was measured of their kind has calibrated.
         dropped: rules and kernels that could not be used, and why.
         notes: what the user should know beside that.
         file_notes: what the user should know of files: caches that could not be used, data files that were left or are shared.
@@ -164,6 +165,7 @@ class Outcome:
     rules: int = 0
     measured_costs: int = 0
     estimated_costs: int = 0
+    calibrated_costs: int = 0
     dropped: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     file_notes: tuple[str, ...] = ()

@@ -47,6 +47,7 @@ class Predictions:
         start: cost of the model as it came, in microseconds.
         expanded, generated: candidates of the last round.
         measured, estimated: costs that were measured in this run, and those that a roofline stands in for.
+        calibrated: of the latter, those that what was measured of their kind has calibrated.
         search: at the prices of the last round.
     """
 
@@ -55,6 +56,7 @@ class Predictions:
     generated: int = 0
     measured: int = 0
     estimated: int = 0
+    calibrated: int = 0
     search: ModelSearch | None = None
 
 
@@ -254,6 +256,7 @@ class Proposer:
             searched.generated,
             search.costs.measured + bench.kernels.timed,
             search.estimated(searched.better[0], searched.start) if searched.better else 0,
+            search.calibrated(searched.better[0], searched.start) if searched.better else 0,
             search,
         )
         bench.store.flush()

@@ -173,7 +173,8 @@ class Verdicts:
         bench, told = self._bench, record.outcome
         with bench.clock.lap("replay"):
             judgement = self._judged_again(record) if record.graph is not None else Judgement(message=told.message)
-        predictions = Predictions(told.predicted_before, told.expanded, told.generated, told.measured_costs, told.estimated_costs)
+        costs = told.measured_costs, told.estimated_costs, told.calibrated_costs
+        predictions = Predictions(told.predicted_before, told.expanded, told.generated, *costs)
         if judgement.winner is None:
             judgement = replace(judgement, error_before=told.error_before, error_after=told.error_after)
         judgement = replace(judgement, speed=told.speed)

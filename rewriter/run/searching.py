@@ -136,6 +136,10 @@ class ModelSearch:
         """The number of operators among what a candidate changes for which estimates stand in."""
         return len(self.costs.unmeasured(_changed(start.executed.graph, candidate.executed.graph)))
 
+    def calibrated(self, candidate: Candidate, start: Candidate) -> int:
+        """The number of these whose estimates are at the level of what was measured of their kind."""
+        return self.costs.calibrated(_changed(start.executed.graph, candidate.executed.graph))
+
     def times(self, candidate: Candidate) -> dict[str, tuple[int, float, float]]:
         """What the runtime executes of a candidate, by operator or custom kernel: nodes, their microseconds, and those that the
         device needs at least."""

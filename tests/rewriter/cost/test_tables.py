@@ -85,7 +85,7 @@ def test_a_device_that_is_not_here(tmp_path: Path, _nothing_is_measured: None) -
     outcome = optimize(source, target, shapes=SIZES, device="h200", kernels=False)
     assert outcome.improved and outcome.latency is None and ops(target) == ["MatMul"]
     assert outcome.provider == "cuda" and outcome.environment.startswith("h200 by its roofline")
-    assert outcome.error_after is not None and outcome.estimated_costs
+    assert outcome.error_after is not None and outcome.estimated_costs and not outcome.calibrated_costs
     assert not default_profile_path().exists(), "nothing of it is remembered"
     with pytest.raises(InputError, match=r"unknown device 'h2000'; known devices: .*h200"):
         optimize(source, target, device="h2000")
@@ -101,6 +101,19 @@ def test_a_table_steers_the_search(tmp_path: Path, _nothing_is_measured: None) -
         outcome = optimize(source, target, shapes=SIZES, costs=tmp_path / "t.json", kernels=False)
         assert outcome.environment == "a GPU | onnxruntime | cuda"
         assert (ops(target) == ["MatMul"]) == (microseconds < 1)
+
+
+def test_equal_tables_calibrate_equal_bytes(tmp_path: Path, _nothing_is_measured: None) -> None:
+    source, path = lora(tmp_path / "lora.onnx"), tmp_path / "t.json"
+    known = {f"MatMul[](float[2,4,{rows}], const float[{rows},48])": 3.0 + rows / 7 for rows in (31, 33, 36, 40)}
+    written, predicted = [], []
+    write_table(CostTable("a GPU | onnxruntime | cuda", ort.__version__, "cuda", known), path)
+    for _ in range(2):
+        outcome = optimize(source, tmp_path / "out.onnx", shapes=SIZES, costs=path, kernels=False, deterministic=True)
+        assert outcome.improved and 0 < outcome.calibrated_costs <= outcome.estimated_costs
+        written.append((tmp_path / "out.onnx").read_bytes())
+        predicted.append((outcome.predicted_before, outcome.predicted_after))
+    assert written[0] == written[1] and predicted[0] == predicted[1]
 
 
 def test_a_table_of_another_version_or_provider_is_refused(tmp_path: Path) -> None:

@@ -279,14 +279,16 @@ def test_a_known_price_on_the_way_hides_nothing(tmp_path: Path) -> None:
     onnx.save(parse_model(text), tmp_path / "m.onnx")
     rules = (rule("Neg(X)", "Sigmoid(X)", "X:[m,n]"), rule("Tanh(Sigmoid(X))", "Relu(X)", "X:[m,n]"))
     with workbench(tmp_path / "m.onnx", rules) as bench:
-        unaware = proposals_of(bench).searched.better[0].cost
+        searched = proposals_of(bench).searched
+        unaware = searched.better[0].cost / searched.start.cost
     with workbench(tmp_path / "m.onnx", rules) as bench:
         bench.store.preload({"Sigmoid[](float[64,64])": 1e4}, {})
         search = new_search(bench)
         assert not search.run(bench.task.model.graph, frozenset()).better, "it is no case of what is tested"
         proposals = proposals_of(bench)
         assert [node.op for node in proposals.searched.better[0].graph.references] == ["Relu"]
-        assert proposals.searched.better[0].cost == unaware
+        known = proposals.searched.better[0].cost / proposals.searched.start.cost
+        assert known == pytest.approx(unaware), "one measurement raises all estimates of its kind alike"
 
 
 def test_rules_that_broke_the_model_before_are_not_proposed(source: Path, tmp_path: Path) -> None:
@@ -566,7 +568,7 @@ def decision_of(bench: Workbench, *, is_interrupted: bool = False) -> Decision:
     best = next(iter(proposals)).candidate
     judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), accept.Speed(FASTER, SAME, FASTER), is_interrupted)
     judgement = replace(judgement, assumed=proposals.search.assumed(best))
-    return decided(bench, Predictions(9.0, 1, 2, 3, 4), judgement)
+    return decided(bench, Predictions(9.0, 1, 2, 3, 4, 1), judgement)
 
 
 def test_a_verdict_is_recalled_as_it_was(source: Path) -> None:
@@ -702,7 +704,7 @@ def test_what_is_written_is_what_was_decided(source: Path) -> None:
         assert outcome.improved and outcome.nodes_after == len(ops(bench.task.output)) < outcome.nodes_before
         assert "Neg" not in ops(bench.task.output) and outcome.notes == ("noticed",)
         assert (outcome.predicted_before, outcome.expanded, outcome.generated) == (9.0, 1, 2)
-        assert (outcome.measured_costs, outcome.estimated_costs, outcome.rules) == (3, 4, 2)
+        assert (outcome.measured_costs, outcome.estimated_costs, outcome.calibrated_costs, outcome.rules) == (3, 4, 1, 2)
         kept = write(bench, decided(bench, Predictions(9.0), Judgement(message="it was kept")))
         assert not kept.improved and kept.message == "it was kept" and kept.predicted_after == kept.predicted_before == 9.0
         assert ops(bench.task.output) == ops(source)
