@@ -23,6 +23,7 @@ from rewriter.cost import cpu
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
 from rewriter.cost.kernel_times import time_of
+from rewriter.cost.pace import Pace, pace_of
 from rewriter.cost.roofline import node_microseconds
 from rewriter.cost.signature import Signature, bytes_of, random_array
 from rewriter.cost.store import ProfileStore
@@ -48,6 +49,9 @@ class CostModel:
         device: whose roofline stands in where nothing is measured.
         runs: how often the bodies of control-flow nodes run, by number; others run once.
         caution: what a custom kernel that was not timed is taken to need, over what the model of its schedules says.
+        told_by: the graph of whose measured nodes the roofline of custom kernels learns how fast this processor is: one that is
+            priced by a modest core's figures is never tried beside nodes that were measured on a fast one. ``None`` for none.
+        speedup: of the products of custom kernels over those of the runtime, as far as is known before any was timed.
         measured: how many costs were measured: those at other prices before, where this is a model of the same run, and its own.
     """
 
@@ -59,11 +63,14 @@ class CostModel:
     device: Device = DEVICES["cpu"]
     runs: Mapping[int, int] = field(default_factory=dict)
     caution: float = 1.0
+    told_by: Graph | None = None
+    speedup: float = 1.0
     measured: int = 0
 
     def __post_init__(self) -> None:
         self._memo: dict[Node, float] = {}
         self._estimates: dict[Node, float] = {}
+        self._pace: Pace | None = None
         self._baseline: float | None = None
         self._confirmed: set[str] = set()
         self._unmeasurable: set[str] = set()
@@ -170,6 +177,7 @@ class CostModel:
                 else:
                     self.store.put(key, microseconds)
                     self.measured += 1
+                    self._pace = None
             self._met.pop(key, None)
         return self.measured > before
 
@@ -180,21 +188,39 @@ class CostModel:
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """The roofline of the device, for a run of the model."""
-        estimate = self._estimates.get(node)
-        if estimate is not None:
-            return estimate
+        device = self.device
+        if node.op == KERNEL and self.told_by is not None:
+            device = self._measured_pace(self.told_by).of(device, self.speedup)
+        else:
+            estimate = self._estimates.get(node)
+            if estimate is not None:
+                return estimate
         signature = self.signature(graph, node)
         price = 0.0
         if all(graph.tables.constant[v] for v in node.values):
             price = self._folded(graph, node)
         elif signature is not None and node.op != "Identity":
             try:
-                price = node_microseconds(self.device, node.op, signature.attrs, signature.operands, _leaves(graph, node))
+                price = node_microseconds(device, node.op, signature.attrs, signature.operands, _leaves(graph, node))
             except (Undecided, ShapeError):  # the latter at sizes into which a window does not fit
-                price = self.device.launch + self.device.latency
+                price = device.launch + device.latency
             price *= _times_run(self.runs, graph, node)
         self._estimates[node] = price
         return price
+
+    def _measured_pace(self, graph: Graph) -> Pace:
+        """What the nodes of a graph that were measured by now took, over what the roofline says of them."""
+        if self._pace is None:
+            measured = []
+            for node in graph.references:
+                if node.op == KERNEL or self._is_free(graph, node) or (signature := self.signature(graph, node)) is None:
+                    continue
+                timed = self.store.get(signature.key())
+                if timed is not None:
+                    once = self.estimate(graph, node) / max(_times_run(self.runs, graph, node), 1)
+                    measured.append((node.op, timed, once))
+            self._pace = pace_of(measured)
+        return self._pace
 
     def _folded(self, graph: Graph, node: Node) -> float:
         """A constant that is repeated has to be read from memory, where what it repeats would have stayed in the cache."""
@@ -228,6 +254,7 @@ class CostModel:
                 changed |= again < 0.9 * stored - 1
                 self.store.put(key, again)
         self._memo.clear()
+        self._pace = None
         return changed
 
     def _measure(self, signature: Signature) -> float | None:

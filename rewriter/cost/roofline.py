@@ -151,7 +151,8 @@ def _compute(
     product = traits_of(op).product
     if product is ProductKind.MATRIX:
         (out,) = outputs
-        inner = operands[0].shape[0 if attrs.get("transA") else -1]
+        first = 0 if attrs.get("transBatchA") else -2
+        inner = operands[0].shape[first if attrs.get("transA") else -1]
         rows, columns = (out.shape[-2] if out.rank > 1 else 1), (out.shape[-1] if out.rank else 1)
         shared = op == "Gemm" or operands[1].rank <= 2  # one matrix for all of a batch: its rows follow each other
         batch = 1 if shared else _whole(math.prod(map(_whole, out.shape[:-2])))
