@@ -95,3 +95,16 @@ def test_a_transposed_product_within_a_kernel_has_all_its_arithmetic(tmp_path: P
     turned = lower("turned", {"x": parse_type("float[1,96,32]"), "w": w}, [("y", parse_term("FusedMatMul[transA=true](x, w)"))])
     one, other = (node_microseconds(CPU, KERNEL, kernel_attrs(k), [t.type for t in k.inputs]) for k in (plain, turned))
     assert one == other
+
+
+def test_what_is_in_front_of_a_product_is_computed_for_every_tile_of_columns() -> None:
+    def price(columns: int, term: str) -> float:
+        types = {"x": parse_type("float[128,512]"), "w": parse_type(f"float[512,{columns}]")}
+        kernel = lower("k", types, [("y", parse_term(term))])
+        return node_microseconds(CPU, KERNEL, kernel_attrs(kernel), [t.type for t in kernel.inputs])
+
+    once = 2 * 4 * 128 * 512 / (CPU.bandwidth * 1e3 * 0.85)
+    before, behind = "MatMul(Gelu[approximate='none'](x), w)", "Gelu[approximate='none'](MatMul(x, w))"
+    for columns, again in ((64, 0), (256, 0), (512, 1), (2048, 7)):
+        assert price(columns, behind) == price(columns, "MatMul(x, w)")
+        assert price(columns, before) == pytest.approx(price(columns, behind) + again * once)
