@@ -35,7 +35,9 @@ def levels_opened(path: Path) -> dict[str, int]:
     Raises:
         RuntimeError: onnxruntime does not open it; the message is the last line of what it says.
     """
-    done = subprocess.run([sys.executable, "-m", __name__, "--here", str(path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.bench.cpu_levels", "--here", str(path)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
     return dict(json.loads(done.stdout))
