@@ -71,6 +71,7 @@ class CostModel:
         self._memo: dict[Node, float] = {}
         self._estimates: dict[Node, float] = {}
         self._pace: Pace | None = None
+        self._paced: dict[Node, float] = {}
         self._baseline: float | None = None
         self._confirmed: set[str] = set()
         self._unmeasurable: set[str] = set()
@@ -177,7 +178,7 @@ class CostModel:
                 else:
                     self.store.put(key, microseconds)
                     self.measured += 1
-                    self._pace = None
+                    self._ask_pace_anew()
             self._met.pop(key, None)
         return self.measured > before
 
@@ -188,13 +189,12 @@ class CostModel:
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """The roofline of the device, for a run of the model."""
-        device = self.device
+        device, known = self.device, self._estimates
         if node.op == KERNEL and self.told_by is not None:
-            device = self._measured_pace(self.told_by).of(device, self.speedup)
-        else:
-            estimate = self._estimates.get(node)
-            if estimate is not None:
-                return estimate
+            device, known = self._measured_pace(self.told_by).of(device, self.speedup), self._paced
+        estimate = known.get(node)
+        if estimate is not None:
+            return estimate
         signature = self.signature(graph, node)
         price = 0.0
         if all(graph.tables.constant[v] for v in node.values):
@@ -205,8 +205,13 @@ class CostModel:
             except (Undecided, ShapeError):  # the latter at sizes into which a window does not fit
                 price = device.launch + device.latency
             price *= _times_run(self.runs, graph, node)
-        self._estimates[node] = price
+        known[node] = price
         return price
+
+    def _ask_pace_anew(self) -> None:
+        """More is known by now."""
+        self._pace = None
+        self._paced.clear()
 
     def _measured_pace(self, graph: Graph) -> Pace:
         """What the nodes of a graph that were measured by now took, over what the roofline says of them."""
@@ -254,7 +259,7 @@ class CostModel:
                 changed |= again < 0.9 * stored - 1
                 self.store.put(key, again)
         self._memo.clear()
-        self._pace = None
+        self._ask_pace_anew()
         return changed
 
     def _measure(self, signature: Signature) -> float | None:

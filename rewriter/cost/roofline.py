@@ -1,7 +1,7 @@
 """The time of a node by the roofline of a device, where nothing can be measured.
 
 A kernel takes a launch, the latency of its first and last access, and then the time of its arithmetic or of its traffic,
-whichever is longer (Williams, Waterman and Patterson, CACM 2009). Six refinements make small kernels come out right:
+whichever is longer (Williams, Waterman and Patterson, CACM 2009). Seven refinements make small kernels come out right:
 
 * A product is cut into tiles, and a wave of tiles takes as long as one: a product with fewer tiles than the device has units
   leaves some idle (wave quantisation). The best of several tile sizes counts; small tiles reach less of the peak. It waits for

@@ -23,7 +23,7 @@ from rewriter.kernels.programs import kernels_of
 from rewriter.runtime.plan import unpack_objects
 from rewriter.runtime_env import new_session
 
-__all__ = ["levels_opened", "told_by"]
+__all__ = ["in_words", "levels_opened"]
 
 _MEMORY_FILE = "memfd:onnx.superopt"
 """How Linux names the files without a name from which the library opens objects."""
@@ -43,7 +43,7 @@ def levels_opened(path: Path) -> dict[str, int]:
     return dict(json.loads(done.stdout))
 
 
-def told_by(path: Path) -> str:
+def in_words(path: Path) -> str:
     """The same in words, with how many kernels have numbers in parts; empty where a model has no kernel in C."""
     programs = _programs(path)
     if not programs:
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> None:
         print(json.dumps(_opened_here(Path(arguments[1]))))
         return
     for name in arguments:
-        print(f"{name}: {told_by(Path(name)) or 'no kernel in C'}")
+        print(f"{name}: {in_words(Path(name)) or 'no kernel in C'}")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ from mugraph.ops import REGISTRY
 from rewriter.reference import Error, bind_sizes, random_inputs
 from rewriter.run.accept import Acceptance, Timing, confirm
 from rewriter.runtime_env import PROVIDERS, environment
-from tools.bench.cpu_levels import told_by
+from tools.bench.cpu_levels import in_words
 from tools.bench.peers import PEERS, PeerFailed
 from tools.bench.peers import run as run_peer
 from tools.zoo.__main__ import DEFAULT_DIR
@@ -293,7 +293,7 @@ def check(name: str, tool: Tool, source: Path, target: Path, acceptance: Accepta
     if not right:
         row.problem = f"wrong: relative error {row.error.relative_l2:.1e}"
         return row, None
-    if levels := told_by(made.path):
+    if levels := in_words(made.path):
         row.note = f"{levels}; {row.note}"
     return row, made.path
 

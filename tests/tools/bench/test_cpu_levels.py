@@ -49,7 +49,7 @@ def test_an_object_that_the_session_may_not_run_is_not_taken_for_open(tmp_path: 
 
 def test_a_model_without_kernels_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = small_model(tmp_path / "m.onnx")
-    assert cpu_levels.told_by(path) == ""
+    assert cpu_levels.in_words(path) == ""
     cpu_levels.main([str(path)])
     assert capsys.readouterr().out == f"{path}: no kernel in C\n"
 
