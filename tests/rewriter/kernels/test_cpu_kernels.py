@@ -274,13 +274,17 @@ def test_nothing_is_compiled_while_a_kernel_is_timed(tmp_path: Path, monkeypatch
     kernels = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path)
     events, both = list[str](), [ROWS.kernel, WHOLE.kernel]
 
+    def compiled(kernel: Kernel, most: int) -> list[object]:
+        events.append(f"compiles {kernel.name}")
+        return [None]
+
     def settled(kernel: Kernel, *_: object) -> None:
         events.append(f"times {kernel.name}")
         time.sleep(0.3)
         events.append(f"timed {kernel.name}")
 
     monkeypatch.setattr(kernels, "_untimed", lambda graph, trials: both)
-    monkeypatch.setattr(kernels, "_compiled", lambda kernel, most: [events.append(f"compiles {kernel.name}")])
+    monkeypatch.setattr(kernels, "_compiled", compiled)
     monkeypatch.setattr(kernels.timer, "settle", settled)
     for tried in (kernels.tune, kernels.glance):
         kernels._tuned.clear()
