@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, kernel_attrs
-from mugraph.graph import Graph
+from mugraph.blocks.schedule import Schedule
+from mugraph.graph import Graph, Node
 from mugraph.onnx import Model, load
 from mugraph.terms.text import parse_term, parse_type
 from rewriter.cost import DEVICES, CostModel, ProfileStore
+from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.pace import Pace, pace_of
 from rewriter.cost.roofline import node_microseconds
 from rewriter.kernels.custom_cpu import CpuKernels
@@ -21,6 +25,7 @@ from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
 from rewriter.search.ranges import RangeOracle
+from tests.support.kernel_help import with_kernel
 from tools.bench.cpu_kernels import encoder
 
 CPU = DEVICES["cpu"]
@@ -87,6 +92,32 @@ def test_an_estimate_follows_what_is_measured_later(model: Model) -> None:
     assert costs.estimate(model.graph, node) == nominal
     assert costs.measure((model.graph, node) for node in model.graph.nodes() if node.op == "Erf")
     assert costs.estimate(model.graph, node) != nominal
+
+
+def test_kernels_that_were_timed_tell_how_fast_others_are(model: Model) -> None:
+    """What turned out to be slower than was hoped for is not hoped for of each that is like it."""
+    store = measured(model, 0.2)
+    costs = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=1.3)
+    w = np.ones((256, 256), np.float32)
+
+    def product(rows: int) -> tuple[Kernel, Graph, Node]:
+        x, y = parse_type(f"float[{rows},256]"), parse_type("float[256,256]")
+        kernel = lower("product", {"x": x, "w": y}, [("y", parse_term("Relu(MatMul(x, w))"))])
+        _, graph = with_kernel(kernel, weights={"w": w})
+        (node,) = (node for node in graph.references if node.op == KERNEL)
+        return kernel, graph, node
+
+    timed, at, node = product(512)
+    _, elsewhere, like_it = product(1024)
+    hoped_for, wanted = costs.estimate(elsewhere, like_it), costs.estimate(at, node)
+    record(store, timed, {}, [Measured((Schedule((("m", 64), ("n", 64), ("k", 64))),), 1.5 * wanted)])
+    assert costs.cost(at, node) == pytest.approx(1.5 * wanted + 1.0)
+    assert costs.estimate(elsewhere, like_it) == pytest.approx(1.5 * hoped_for, rel=0.02)
+    quick = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=1.3)
+    record(store, timed, {}, [Measured((Schedule((("m", 64), ("n", 64), ("k", 64))),), 0.5 * wanted)])
+    assert quick.cost(at, node) < wanted and quick.estimate(elsewhere, like_it) == pytest.approx(hoped_for), (
+        "no more than was hoped for"
+    )
 
 
 def test_a_transposed_product_within_a_kernel_has_all_its_arithmetic(tmp_path: Path) -> None:
