@@ -97,7 +97,7 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
     extra = (kernels - 1) * (device.launch + device.latency)
     extra += _LOOP * device.latency if attends else _filling(device, {name for name, *_ in done})
     if op == KERNEL:
-        extra += sum(_repeated(device, term, types) for term in set(walk(roots)))
+        extra += sum(_repeated(device, term, types) for term in dict.fromkeys(walk(roots)))
     extra += _conversions(device, op, operands, outputs)
     return _kernel(device, compute, _traffic(op, operands, outputs) / _STREAM) + extra
 
