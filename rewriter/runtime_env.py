@@ -204,7 +204,7 @@ def _cuda_device_present() -> bool:
 
 
 class _Threads:
-    """How many threads a session has that is asked for none; 0: as many as onnxruntime takes, one a core of the machine."""
+    """How many threads a session has that is asked for none, as it was told; 0: it was not."""
 
     usual = 0
 
@@ -255,7 +255,7 @@ def new_session(
     if is_built():
         register(options, cpu_only=provider == "cpu")
     options.log_severity_level = 4
-    options.intra_op_num_threads = _Threads.usual if threads is None else threads
+    options.intra_op_num_threads = usual_threads() if threads is None else threads
     level = ort.GraphOptimizationLevel
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     if not spinning:
@@ -379,8 +379,12 @@ def _told_version(compiler: str) -> str | None:
 
 
 def usual_threads() -> int:
-    """What :func:`limit_threads` was told; 0 where it was not."""
-    return _Threads.usual
+    """How many threads a session has that is asked for none; 0: as many as onnxruntime takes, one a core of the machine.
+
+    That is what :func:`limit_threads` was told, else 0, unless this process may use fewer cores than the machine has:
+    onnxruntime heeds no such limit, and binds a thread to each of the others, too.
+    """
+    return _Threads.usual or (cores() if cores() < (os.cpu_count() or 1) else 0)
 
 
 def digest(*parts: str) -> str:

@@ -17,14 +17,15 @@ from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.sizes import bound_sizes
 from mugraph.deadline import heed
 from mugraph.graph import Graph, Node
-from mugraph.ops import Entrywise, Movement, traits_of
+from mugraph.ops import Entrywise, Movement, ProductKind, get_operator, traits_of
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, evaluate_dim
-from mugraph.terms.term import bind_attrs
+from mugraph.terms.term import bind_attrs, walk
 from rewriter.cost import cpu
 from rewriter.cost.calibration import Calibration
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
 from rewriter.cost.kernel_times import time_of
+from rewriter.cost.pace import Pace, pace_of
 from rewriter.cost.roofline import node_microseconds
 from rewriter.cost.signature import Signature, bytes_of, random_array
 from rewriter.cost.store import ProfileStore
@@ -50,6 +51,9 @@ class CostModel:
         device: whose roofline stands in where nothing is measured.
         runs: how often the bodies of control-flow nodes run, by number; others run once.
         caution: what a custom kernel that was not timed is taken to need, over what the model of its schedules says.
+        told_by: the graph of whose measured nodes the roofline of custom kernels learns how fast this processor is: one that is
+            priced by a modest core's figures is never tried beside nodes that were measured on a fast one. ``None`` for none.
+        speedup: of the products of custom kernels over those of the runtime, before any was timed; those that were may tell less.
         measured: how many costs were measured: those at other prices before, where this is a model of the same run, and its own.
     """
 
@@ -61,11 +65,16 @@ class CostModel:
     device: Device = DEVICES["cpu"]
     runs: Mapping[int, int] = field(default_factory=dict)
     caution: float = 1.0
+    told_by: Graph | None = None
+    speedup: float = 1.0
     measured: int = 0
 
     def __post_init__(self) -> None:
         self._memo: dict[Node, float] = {}
         self._estimates: dict[Node, float] = {}
+        self._kernel_device: Device | None = None
+        self._paced: dict[Node, float] = {}
+        self._timed_products: dict[str, tuple[Signature, float]] = {}
         self._baseline: float | None = None
         self._confirmed: set[str] = set()
         self._unmeasurable: set[str] = set()
@@ -120,6 +129,8 @@ class CostModel:
             return self.device.view * _times_run(self.runs, graph, node), True  # alone in a model it would be a copy
         if node.op == KERNEL:  # timed by itself, schedule by schedule, or not yet (:mod:`rewriter.kernels.custom`)
             timed = self._kernel_time(signature)
+            if timed is not None and self.told_by is not None:
+                self._learn_of_products(signature, timed)
         else:
             key = signature.key()
             timed = self.store.get(key)
@@ -194,6 +205,7 @@ class CostModel:
                 else:
                     self.store.put(key, microseconds)
                     self.measured += 1
+                    self._forget_estimates()
             self._met.pop(key, None)
         if self.measured > before:
             self._calibration = None
@@ -206,21 +218,60 @@ class CostModel:
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """The roofline of the device alone, for a run of the model."""
-        estimate = self._estimates.get(node)
+        told_by = self.told_by if node.op == KERNEL else None
+        known = self._estimates if told_by is None else self._paced
+        estimate = known.get(node)
         if estimate is not None:
             return estimate
+        device = self.device if told_by is None else self._device_of_kernels(told_by)
         signature = self.signature(graph, node)
         price = 0.0
         if all(graph.tables.constant[v] for v in node.values):
             price = self._folded(graph, node)
         elif signature is not None and node.op != "Identity":
             try:
-                price = node_microseconds(self.device, node.op, signature.attrs, signature.operands, _leaves(graph, node))
+                price = node_microseconds(device, node.op, signature.attrs, signature.operands, _leaves(graph, node))
             except (Undecided, ShapeError):  # the latter at sizes into which a window does not fit
-                price = self.device.launch + self.device.latency
+                price = device.launch + device.latency
             price *= _times_run(self.runs, graph, node)
-        self._estimates[node] = price
+        known[node] = price
         return price
+
+    def _learn_of_products(self, signature: Signature, timed: float) -> None:
+        """Keeps the time of a kernel that multiplies by weights: what is like it will take about as long for its size."""
+        key = signature.key()
+        if key not in self._timed_products and any(signature.constant):
+            roots = get_operator(KERNEL).decompose(signature.attrs, signature.operands)
+            if any(traits_of(term.op).product is ProductKind.MATRIX for term in walk(roots)):
+                self._timed_products[key] = signature, timed
+                self._forget_estimates()
+
+    def _device_of_kernels(self, graph: Graph) -> Device:
+        """The figures by which kernels are priced that were not timed: their products gain no more than those that were."""
+        if self._kernel_device is None:
+            pace, products = self._measured_pace(graph), self._timed_products.values()
+            as_fast = pace.of(self.device, 1.0)
+            took = sum(timed for _, timed in products)
+            estimated = sum(node_microseconds(as_fast, KERNEL, s.attrs, s.operands) for s, _ in products)
+            self._kernel_device = pace.of(self.device, min(self.speedup, estimated / took) if took > 0 else self.speedup)
+        return self._kernel_device
+
+    def _forget_estimates(self) -> None:
+        """Those of kernels: more is known by now."""
+        self._kernel_device = None
+        self._paced.clear()
+
+    def _measured_pace(self, graph: Graph) -> Pace:
+        """What the nodes of a graph that were measured by now took, over what the roofline says of them."""
+        measured = []
+        for node in graph.references:
+            if node.op == KERNEL or self._is_free(graph, node) or (signature := self.signature(graph, node)) is None:
+                continue
+            timed = self.store.get(signature.key())
+            if timed is not None:
+                once = self.estimate(graph, node) / max(_times_run(self.runs, graph, node), 1)
+                measured.append((node.op, timed, once))
+        return pace_of(measured)
 
     def _folded(self, graph: Graph, node: Node) -> float:
         """A constant that is repeated has to be read from memory, where what it repeats would have stayed in the cache."""
@@ -255,6 +306,7 @@ class CostModel:
                 self.store.put(key, again)
         self._memo.clear()
         self._calibration = None
+        self._forget_estimates()
         return changed
 
     def _measure(self, signature: Signature) -> float | None:

@@ -1,7 +1,7 @@
 """The time of a node by the roofline of a device, where nothing can be measured.
 
 A kernel takes a launch, the latency of its first and last access, and then the time of its arithmetic or of its traffic,
-whichever is longer (Williams, Waterman and Patterson, CACM 2009). Six refinements make small kernels come out right:
+whichever is longer (Williams, Waterman and Patterson, CACM 2009). Seven refinements make small kernels come out right:
 
 * A product is cut into tiles, and a wave of tiles takes as long as one: a product with fewer tiles than the device has units
   leaves some idle (wave quantisation). The best of several tile sizes counts; small tiles reach less of the peak. It waits for
@@ -11,6 +11,7 @@ whichever is longer (Williams, Waterman and Patterson, CACM 2009). Six refinemen
 * A convolution over channels first is brought to channels last and back, which is where NHWC layouts save.
 * On a processor a convolution in narrow groups computes on whole blocks of channels, and out of their layout.
 * A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.cost.schedules`).
+* A kernel in C computes for every tile of columns anew what a product takes that is not stored, such as a GELU in front of it.
 * A composite takes one launch, its own operands and results, and the products in it: attention never writes its scores, and
   causal attention does not compute those that its mask hides.
 """
@@ -48,6 +49,10 @@ _ATTENTION = 0.62
 _LOOP, _PIPELINE = 2.5, 1.0
 """Latencies that attention takes beyond one: its products and its softmax follow each other; and that a product takes: its
 pipeline fills with tiles and drains."""
+
+
+_COLUMNS = 256
+"""Columns of a product that a kernel in C computes at a time, at most."""
 
 
 def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[TensorType], leaves_model: bool = False) -> float:
@@ -91,8 +96,26 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
     kernels = operator.runtime.kernels + ("bias" in full.get("given", ()))
     extra = (kernels - 1) * (device.launch + device.latency)
     extra += _LOOP * device.latency if attends else _filling(device, {name for name, *_ in done})
+    if op == KERNEL:
+        extra += sum(_repeated(device, term, types) for term in dict.fromkeys(walk(roots)))
     extra += _conversions(device, op, operands, outputs)
     return _kernel(device, compute, _traffic(op, operands, outputs) / _STREAM) + extra
+
+
+def _repeated(device: Device, product: Term, types: Mapping[Term, TensorType]) -> float:
+    """Microseconds in which a kernel computes again what a product of matrices takes, for all tiles of columns but one."""
+    if traits_of(product.op).product is not ProductKind.MATRIX:
+        return 0.0
+    computed, stack = dict[Term, int](), [product.inputs[0]]
+    while stack:
+        term = stack.pop()
+        traits = traits_of(term.op)
+        if not term.inputs or term in computed or traits.product is not None:
+            continue
+        computed[term] = 0 if traits.movement is not None else 2 * bytes_of(types[term])
+        stack += term.inputs
+    again = -(-_whole(types[product].shape[-1]) // _COLUMNS) - 1
+    return again * sum(computed.values()) / (device.bandwidth * 1e3 * _STREAM)
 
 
 def _seen_tiles(queries: int) -> float:
@@ -178,7 +201,8 @@ def product_sizes(
     product = traits_of(op).product
     if product is ProductKind.MATRIX:
         (out,) = outputs
-        inner = operands[0].shape[0 if attrs.get("transA") else -1]
+        first = 0 if attrs.get("transBatchA") else -2
+        inner = operands[0].shape[first if attrs.get("transA") else -1]
         rows, columns = (out.shape[-2] if out.rank > 1 else 1), (out.shape[-1] if out.rank else 1)
         shared = op == "Gemm" or operands[1].rank <= 2  # one matrix for all of a batch: its rows follow each other
         batch = 1 if shared else _whole(math.prod(map(_whole, out.shape[:-2])))

@@ -88,6 +88,10 @@ class CustomKernels:
     """
 
     provider = "cuda"
+    speedup = 1.0
+    """Of products over the runtime's, as far as is known before any was timed: the model of schedules knows more of a GPU's."""
+    compiles_beside = True
+    """Whether kernels are compiled while others are timed."""
 
     def __init__(
         self,
@@ -217,7 +221,7 @@ class CustomKernels:
     def tune(self, graph: Graph, deadline: float) -> bool:
         """Times the kernels of a candidate that have no time yet; whether anything is known now that was not.
 
-        The schedules of a kernel are compiled while those of the one before it are timed.
+        The schedules of a kernel are compiled while those of the one before it are timed, where that does not disturb them.
 
         Args:
             deadline: the instant of :func:`time.monotonic` at which this ends, whatever is being compiled or timed then: what
@@ -261,14 +265,16 @@ class CustomKernels:
         return any(settled)
 
     @contextmanager
-    def _begun(self, works: Iterable[Callable[[], _T]]) -> Iterator[list[Future[_T]]]:
+    def _begun(self, works: Iterable[Callable[[], _T]]) -> Iterator[Iterable[Future[_T]]]:
         """The results of what a thread of its own does, one after the other; what it did not begin by the end is not done.
 
-        What it is at then goes on without being waited for: whoever needs the same finds it, or is ahead of it.
+        Where kernels are not compiled beside others, each is begun when its result is asked for. What the thread is at in the end
+        goes on without being waited for: whoever needs the same finds it, or is ahead of it.
         """
         thread = self._thread()
+        begun = (thread.submit(self._while_wanted, work) for work in works)
         try:
-            yield [thread.submit(self._while_wanted, work) for work in works]
+            yield list(begun) if self.compiles_beside else begun
         finally:
             thread.shutdown(wait=False, cancel_futures=True)
 

@@ -39,7 +39,11 @@ _TILES = LEVELS["x86-64-amx"]
 _OF_TWO_PARTS = 5e-6
 """More than the relative error (L2) of a product of normal numbers that has two parts of each: 4.5e-6."""
 _TRIALS = 6
-"""Schedules of a kernel that are timed at most, for each number of parts."""
+"""Schedules of a kernel that are timed at most."""
+_IN_ALL_PARTS = 2
+"""Those of them, the most promising, that are timed with numbers in any parts; the others in the fewest that are allowed."""
+_SPEEDUPS = {MOST_PARTS: 1.3, MOST_PARTS - 1: 2.0}
+"""Of products with so many parts over onnxruntime's products of floats, about (docs/kernels_cpu.md)."""
 
 
 def parts_for(precision: float) -> tuple[int, ...]:
@@ -59,6 +63,7 @@ class CpuKernels(CustomKernels):
     """
 
     provider = "cpu"
+    compiles_beside = False  # compilers would take the cores on which is timed
 
     def __init__(
         self,
@@ -79,6 +84,12 @@ class CpuKernels(CustomKernels):
     def _timer(self) -> KernelTimer:
         return KernelTimer(on_cpu=True)
 
+    @property
+    def speedup(self) -> float:  # type: ignore[override]
+        """Of products over the runtime's, before any was timed: more than 1 where the processor has tiles for their parts."""
+        has_tiles = self._can_time and _TILES in levels_here()
+        return max(_SPEEDUPS.get(parts, 1.0) for parts in self.parts) if has_tiles else 1.0
+
     def warm(self) -> None:
         """Starts the process that times, where kernels are going to be timed."""
         if self._can_time:
@@ -97,8 +108,8 @@ class CpuKernels(CustomKernels):
             return []
         chosen = [
             tried
-            for schedules in cpu_schedules(kernel, self.sizes, min(most, _TRIALS))
-            for tried in self._in_parts(self._with_constants(Scheduled.one(kernel, *schedules)))
+            for at, schedules in enumerate(cpu_schedules(kernel, self.sizes, min(most, _TRIALS)))
+            for tried in self._in_parts(self._with_constants(Scheduled.one(kernel, *schedules)), at >= _IN_ALL_PARTS)
         ]
 
         def compiled(tried: Scheduled) -> CpuTrial | str:
@@ -117,12 +128,17 @@ class CpuKernels(CustomKernels):
             raise NotMeasured(next(result for result in results if isinstance(result, str)))
         return trials
 
-    def _in_parts(self, scheduled: Scheduled) -> list[Scheduled]:
-        """The same with its numbers in parts where that makes another text for this processor, and as it is."""
+    def _in_parts(self, scheduled: Scheduled, fewest: bool) -> list[Scheduled]:
+        """The same with its numbers in parts where that makes another text for this processor, and as it is.
+
+        Args:
+            fewest: only the one that takes the fewest products: in parts, two of which are less than three.
+        """
         if _TILES not in levels_here():
             return [scheduled]
         made = [scheduled.in_parts(parts) for parts in self.parts]
-        return [each for each in made if not _has_parts(each) or each.packs_weights]
+        admitted = [each for each in made if not _has_parts(each) or each.packs_weights]
+        return admitted[:1] if fewest else admitted
 
     def _compile(
         self, chosen: Sequence[Scheduled], architectures: Sequence[object]

@@ -131,6 +131,11 @@ class RunKernels:
         return {} if self._custom is None else self._custom.programs
 
     @property
+    def speedup(self) -> float:
+        """How many times as fast as the runtime's the products of kernels may be taken to be before any was timed."""
+        return 1.0 if self._custom is None else self._custom.speedup
+
+    @property
     def timed(self) -> int:
         """How many schedules were timed."""
         return 0 if self._custom is None else self._custom.timed

@@ -272,7 +272,12 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
     model, target = task.model, task.target
     deadline = clock.instant(_MEASURING) if task.measures else -math.inf
     runs = body_runs(model, bench.sizes)
-    costs = CostModel(bench.store, model.opset, bench.sizes, target.provider, deadline, target.device, runs)
+    told_by = model.graph if bench.kernels.can_be_used and target.provider == "cpu" else None
+    costs = CostModel(
+        *(bench.store, model.opset, bench.sizes, target.provider, deadline, target.device, runs),
+        told_by=told_by,
+        speedup=bench.kernels.speedup,
+    )
     op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
     defaults = {model.values[name]: default for name, default in model.defaults.items()}
     fold = Folder(model, model.graph).fold

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -88,3 +93,22 @@ def test_a_model_that_is_being_opened_is_given_up() -> None:
         with pytest.raises(BudgetSpent):
             for _ in range(1000):
                 new_session(large.SerializeToString(), threads=1)
+
+
+_SESSION_ON_ONE_CORE = """
+import os, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from rewriter.runtime_env import new_session
+before = set(os.listdir("/proc/self/task"))
+session = new_session(sys.argv[1])
+print(sorted({core for task in set(os.listdir("/proc/self/task")) - before for core in os.sched_getaffinity(int(task))}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2, reason="one core, or threads that are not told")
+def test_a_session_keeps_to_the_cores_that_its_process_may_use(model: bytes, tmp_path: Path) -> None:
+    """Unasked, onnxruntime starts a thread for each core of the machine and binds it there, whatever taskset says."""
+    (tmp_path / "m.onnx").write_bytes(model)
+    command = [sys.executable, "-c", _SESSION_ON_ONE_CORE, str(tmp_path / "m.onnx")]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert set(json.loads(told)) <= {min(os.sched_getaffinity(0))}

@@ -8,8 +8,11 @@ or why it has none. The row A/A is the original against itself: the noise.
     python -m tools.bench.models                                  # the zoo, about an hour
     python -m tools.bench.models --only bert --only gpt2 --seconds 8 --json table.json
     python -m tools.bench.models --no-timing --tool onnxslim my_model.onnx
+    python -m tools.bench.models bert.onnx --tool onnx-superopt --once --superopt "--cpu-kernels --budget 60" \
+        --superopt "--cpu-kernels --budget 60 --precision 5e-6"
 
-The peers come with the extra ``bench``; ``--peer-python`` names an interpreter of another environment that has them.
+Of custom kernels on the processor a row says for which instruction set the objects are that a session opens. The peers come with
+the extra ``bench``; ``--peer-python`` names an interpreter of another environment that has them.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from mugraph.ops import REGISTRY
 from rewriter.reference import Error, bind_sizes, random_inputs
 from rewriter.run.accept import Acceptance, Timing, confirm
 from rewriter.runtime_env import PROVIDERS, environment
+from tools.bench.cpu_levels import in_words
 from tools.bench.peers import PEERS, PeerFailed
 from tools.bench.peers import run as run_peer
 from tools.zoo.__main__ import DEFAULT_DIR
@@ -215,15 +219,18 @@ def share_of_products(events: Iterable[Mapping[str, Any]]) -> float:
     return spent[True] / spent.total() if spent.total() else math.nan
 
 
-def examine(source: Path, tools: Mapping[str, Tool], folder: Path, provider: str, seconds: float) -> dict[str, Any]:
+def examine(
+    source: Path, tools: Mapping[str, Tool], folder: Path, provider: str, seconds: float, precision: float = 0.0
+) -> dict[str, Any]:
     """Optimises a model with every tool, checks the results and times those that are right.
 
     Args:
         source: The model.
-        tools: Name to tool; the one named `OURS` is also timed against the fastest other one.
+        tools: Name to tool; the one named `OURS` is also timed against the fastest other one that is not ours.
         folder: Where the results go.
         provider: Execution provider.
         seconds: Timing budget of a pair, or 0 to time nothing.
+        precision: Relative error up to which a result is right, where that is more than twice the original's.
 
     Returns:
         ``model``, ``nodes``, ``error`` of the original, ``product_share``, ``aa``, ``rows`` and ``against``: names of
@@ -231,12 +238,12 @@ def examine(source: Path, tools: Mapping[str, Tool], folder: Path, provider: str
     """
     model = load(source)
     feeds = [random_inputs(model, bind_sizes(model, {})[0], seed) for seed in (11, 12)]
-    acceptance = Acceptance(model, source, feeds, provider)
+    acceptance = Acceptance(model, source, feeds, provider, precision=precision)
     nodes, error = count_nodes(source), acceptance.own_error()
     rows: list[Row] = []
     files: dict[str, Path] = {}
     for name, tool in tools.items():
-        target = folder / f"{source.stem}.{name}.onnx"
+        target = folder / f"{source.stem}.{name.replace('/', '_')}.onnx"
         row, path = check(name, tool, source, target, acceptance)
         rows.append(row)
         if path is not None:
@@ -251,7 +258,7 @@ def examine(source: Path, tools: Mapping[str, Tool], folder: Path, provider: str
         for row in rows:
             if row.tool in files and not row.kept:
                 row.timing = confirm(source, files[row.tool], feeds, provider, seconds)
-        others = [(row.ratio, row.tool) for row in rows if row.tool != OURS and row.ratio is not None]
+        others = [(row.ratio, row.tool) for row in rows if not row.tool.startswith(OURS) and row.ratio is not None]
         if OURS in files and others:
             best = min(others)[1]
             against.append((best, confirm(files[best], files[OURS], feeds, provider, seconds)))
@@ -286,6 +293,8 @@ def check(name: str, tool: Tool, source: Path, target: Path, acceptance: Accepta
     if not right:
         row.problem = f"wrong: relative error {row.error.relative_l2:.1e}"
         return row, None
+    if levels := in_words(made.path):
+        row.note = f"{levels}; {row.note}"
     return row, made.path
 
 
@@ -409,7 +418,15 @@ def plain(value: Any) -> Any:
 @click.option("--peer-python", type=click.Path(exists=True, path_type=Path), default=sys.executable, help="Has the peers.")
 @click.option("--seconds", default=8.0, show_default=True, help="Timing budget of a pair.")
 @click.option("--no-timing", is_flag=True, help="Only whether the results run, their nodes and errors.")
-@click.option("--superopt", "options", default="--budget 60", show_default=True, help="Arguments of onnx-superopt.")
+@click.option(
+    "--superopt",
+    "variants",
+    multiple=True,
+    default=("--budget 60",),
+    show_default=True,
+    help="Arguments of onnx-superopt; repeatable: a row for each, from one cache, judged by the largest --precision among them.",
+)
+@click.option("--once", is_flag=True, help="onnx-superopt runs from a cold cache alone, not from a warm one once more.")
 @click.option("--work", type=click.Path(path_type=Path), help="Keep the optimised files here, and use the peers' again.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Written anew after each model.")
 @click.option(
@@ -427,7 +444,8 @@ def main(
     peer_python: Path,
     seconds: float,
     no_timing: bool,
-    options: str,
+    variants: tuple[str, ...],
+    once: bool,
     work: Path | None,
     json_file: Path | None,
     against: tuple[tuple[Path, Path], ...],
@@ -441,12 +459,12 @@ def main(
         with tempfile.TemporaryDirectory(prefix="superopt-bench-") as scratch:
             folder = work or Path(scratch)
             folder.mkdir(parents=True, exist_ok=True)
-            every = {OURS: superopt(["--provider", "cpu", *shlex.split(options)], Path(scratch) / "cache", twice=True)}
+            every = _ours(variants, Path(scratch) / "cache", twice=not once)
             every |= {name: peer(name, peer_python, gpu=False, keep=work is not None) for name in PEERS}
-            tools = {name: tool for name, tool in every.items() if name in (chosen or every)}
+            tools = {name: tool for name, tool in every.items() if name.partition(" ")[0] in (chosen or every)}
             began = time.perf_counter()
             try:
-                result = examine(source, tools, folder, "cpu", 0 if no_timing else seconds)
+                result = examine(source, tools, folder, "cpu", 0 if no_timing else seconds, max(map(_precision, variants)))
             except Exception as problem:  # one model must not lose the others' rows
                 console.print(f"[red]{source.stem}: {type(problem).__name__}: {problem}")
                 continue
@@ -460,6 +478,18 @@ def main(
     for left, right, timing in beside:
         console.print(f"{left} optimised, beside {right}: {interval(timing)}, {judge(timing)}")
     console.print(f"peak of this script: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024} MB")
+
+
+def _ours(variants: Sequence[str], cache: Path, twice: bool) -> dict[str, Tool]:
+    """onnx-superopt under every set of arguments: the first by its name alone, the others with what they are given."""
+    tools = [superopt(["--provider", "cpu", *shlex.split(options)], cache, twice) for options in variants]
+    return dict(zip([OURS, *(f"{OURS} {options}" for options in variants[1:])], tools, strict=True))
+
+
+def _precision(options: str) -> float:
+    """That which some arguments of onnx-superopt ask for."""
+    words = shlex.split(options)
+    return float(words[words.index("--precision") + 1]) if "--precision" in words else 0.0
 
 
 def _beside(source: Path, folder: Path, pairs: Sequence[tuple[Path, Path]], seconds: float) -> list[tuple[str, str, Timing]]:

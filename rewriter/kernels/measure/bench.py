@@ -50,6 +50,9 @@ def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> list[list[int]]:
 class Bench:
     """One kernel's buffers on the device, and trials on them."""
 
+    finalists, final_rounds = 4, 20
+    """How many of the fastest trials are timed once more, and in how many rounds."""
+
     def __init__(
         self,
         driver: ModuleType,

@@ -44,6 +44,9 @@ class CpuTrial:
 class CpuBench:
     """One kernel at some sizes, and trials of it."""
 
+    finalists, final_rounds = 2, 2  # each round opens a session and repeats what it times
+    """As of :class:`rewriter.kernels.measure.bench.Bench`."""
+
     def __init__(
         self,
         kernel: Kernel,
@@ -102,7 +105,6 @@ class CpuBench:
         copies = copies_of(signature)
         model = node_model(signature, _OPSET, copies, trial.program)
         assert model is not None
-        rounds = min(rounds, 3)  # each repeats what it times
         return min(max(microseconds_of(model) - self.empty, 0.0) for _ in range(rounds)) / copies
 
 

@@ -30,7 +30,6 @@ from rewriter.runtime_env import usual_threads
 __all__ = ["KernelTimer"]
 
 DRIVER = "cuda.bindings.driver"
-_FINALISTS, _FINAL_ROUNDS = 4, 20
 _SILENCE_SECONDS = 120
 
 Trial = ScheduleTrial | CpuTrial
@@ -188,6 +187,6 @@ def _examine(connection: Connection, bench: Any, job: _TrialJob) -> None:
         (i for i, m in measured.items() if m.microseconds is not None), key=lambda i: measured[i].microseconds or math.inf
     )
     by_number = dict(job.trials)
-    for number in order[:_FINALISTS]:
-        again = bench.timed(by_number[number], _FINAL_ROUNDS)
+    for number in order[: bench.finalists]:
+        again = bench.timed(by_number[number], bench.final_rounds)
         connection.send(("done", number, replace(measured[number], microseconds=again)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -204,15 +205,19 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> Level:
 PRODUCT = rms_norm_matmul(symbol("m"), 64, 40, F32)
 
 
-def test_parts_of_numbers_are_tried_where_the_processor_has_tiles(tmp_path: Path, tiles: Level) -> None:
+def test_parts_of_numbers_are_tried_where_the_processor_has_tiles(
+    tmp_path: Path, tiles: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Schedules with and without them are timed; what is written has an object for tiles and others for what has none."""
+    monkeypatch.setattr(custom_cpu, "_IN_ALL_PARTS", 1)
     weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"}
     model, graph = with_kernel(PRODUCT, weights=weights)
     store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
     kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
     assert kernels.tune(graph, math.inf) and not kernels.notes
     known = recall_all(store, PRODUCT, {"m": 37})
-    assert {schedule.parts for result in known for schedule in result.schedules} == {1, 3}
+    parts = sorted(schedule.parts for result in known for schedule in result.schedules)
+    assert parts == [1, 3, 3], "of the second schedule what is likely faster"
     fastest = next(result for result in known if result.schedules[0].parts == 3)
     record(store, PRODUCT, {"m": 37}, [replace(fastest, microseconds=0.5)])
     assert kernels.compile(graph) == []
@@ -250,6 +255,42 @@ def test_a_kernel_without_stored_weights_has_no_parts(tmp_path: Path, tiles: Lev
     kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
     assert kernels.glance(graph, math.inf)
     assert {s.parts for result in recall_all(store, PRODUCT, {"m": 37}) for s in result.schedules} == {1}
+    kernels.close()
+
+
+def test_products_are_taken_to_be_faster_only_where_the_processor_has_tiles(tmp_path: Path, tiles: Level) -> None:
+    store = ProfileStore(None, "a processor | cpu")
+    assert [kernels_for(store, {}, tmp_path, parts_for(precision)).speedup for precision in (0.0, 5e-6)] == [1.3, 2.0]
+    assert CpuKernels(DEVICES["cpu"], store, {}, (), measures=False).speedup == 1.0, "nothing would tell that it is not so"
+
+
+def test_without_tiles_products_are_taken_to_be_as_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(custom_cpu, "levels_here", lambda: V3)
+    assert kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path).speedup == 1.0
+
+
+def test_nothing_is_compiled_while_a_kernel_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compilers would take the cores on which it is timed."""
+    kernels = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path)
+    events, both = list[str](), [ROWS.kernel, WHOLE.kernel]
+
+    def compiled(kernel: Kernel, most: int) -> list[object]:
+        events.append(f"compiles {kernel.name}")
+        return [None]
+
+    def settled(kernel: Kernel, *_: object) -> None:
+        events.append(f"times {kernel.name}")
+        time.sleep(0.3)
+        events.append(f"timed {kernel.name}")
+
+    monkeypatch.setattr(kernels, "_untimed", lambda graph, trials: both)
+    monkeypatch.setattr(kernels, "_compiled", compiled)
+    monkeypatch.setattr(kernels.timer, "settle", settled)
+    for tried in (kernels.tune, kernels.glance):
+        kernels._tuned.clear()
+        assert tried(with_kernel(ROWS.kernel)[1], math.inf)
+        assert events == [f"{what} {kernel.name}" for kernel in both for what in ("compiles", "times", "timed")]
+        events.clear()
     kernels.close()
 
 

@@ -181,3 +181,16 @@ def test_models_are_compared_on_one_thread(tmp_path: Path) -> None:
     assert slow.slower and slow.ratio > 3 > again.ratio
     small, large = corpus.loaded_on_one_thread([source, tmp_path / "slow.onnx"])
     assert 0 < small < large
+
+
+def test_every_set_of_our_arguments_is_a_row_of_its_own(tmp_path: Path) -> None:
+    variants = ("--cpu-kernels --budget 60", "--cpu-kernels --budget 60 --precision 5e-6")
+    assert list(models._ours(variants, tmp_path, twice=False)) == [models.OURS, f"{models.OURS} {variants[1]}"]
+    assert [models._precision(options) for options in variants] == [0.0, 5e-6]
+
+
+@pytest.mark.parametrize(("precision", "problem"), [(0.0, "wrong: relative error 3.0e-06"), (5e-6, "")])
+def test_a_result_may_be_as_far_away_as_was_asked_for(tmp_path: Path, precision: float, problem: str) -> None:
+    source = small_model(tmp_path / "m.onnx")
+    (row,) = models.examine(source, {models.OURS: copy_of(1 + 3e-6)}, tmp_path, "cpu", 0, precision)["rows"]
+    assert row.problem == problem
