@@ -197,7 +197,9 @@ class TileValues:
                 padded = masked(replace(tile, text=text, axes=axes), axis, IDENTITY[statement.kind], self._tiling)
                 at = axes.index(axis)
                 is_sum = statement.kind == "sum"
-                text = summed(padded, at, len(axes)) if is_sum else f"tl.{statement.kind}({padded}, axis={at})"
+                text = (
+                    summed(padded, at, len(axes), loosely=self.halves) if is_sum else f"tl.{statement.kind}({padded}, axis={at})"
+                )
                 axes = tuple(other for other in axes if other != axis)
         self._text.assign(statement.name, text)
         self.written[statement.name] = Tile(statement.name, axes)

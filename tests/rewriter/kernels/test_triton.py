@@ -672,6 +672,54 @@ def test_sums_of_products_stay_sums(name: str, tmp_path: Path, monkeypatch: pyte
         assert "tt.dot" not in compiled.asm["ttir"]
 
 
+def fused_with_other_threads(ptx: str) -> list[str]:
+    """Additions of what another thread has to a product of this one that is not rounded, or that the assembler may leave so."""
+    products, exchanged, fused = set[str](), set[str](), list[str]()
+    for line in ptx.splitlines():
+        operation, _, rest = line.split("//")[0].strip().rstrip(";").partition(" ")
+        made, *operands = (word.strip() for word in rest.split(","))
+        if operation == "mul.f32":
+            products.add(made)
+        elif operation == "shfl.sync.bfly.b32":
+            exchanged.add(made)
+        elif operation == "fma.rn.f32" and operands[2] in exchanged:
+            fused.append(line.strip())
+        elif operation == "add.f32" and exchanged & set(operands) and products & set(operands):
+            fused.append(line.strip())
+    return fused
+
+
+AGREED = {
+    "scores": heads_attention(2, 5, 5, 3, 14),
+    "scores of halves with a bias": kernel_of_terms(
+        "biased",
+        {**{name: tensor(F16, 3, 5, 14) for name in "qk"}, "v": tensor(F32, 3, 5, 14), "bias": tensor(F32, 14)},
+        {"y": "MatMul(Softmax[axis=-1](MatMul(Add(Cast[to=float](q), bias), Transpose[perm=(1,0)](Cast[to=float](k)))), v)"},
+    ),
+    "reduction": kernel_of_terms(
+        "reduced", {name: tensor(F32, 8, 16) for name in "xw"}, {"y": "ReduceSum[axes=(-1,),keepdims=false](Mul(x, w))"}
+    ),
+    "variance": skip_layer_norm(2, 3, 16),
+}
+
+
+@pytest.mark.parametrize("name", AGREED)
+def test_threads_that_hold_one_sum_agree(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two would round the other's product and not its own: one's scores would not be those of a row's sum of weights."""
+    source = generate(AGREED[name], cut_of(AGREED[name], s=1, t=16))
+    assert "tl.sum(" in source.text and "tl.dot(" not in source.text
+    for compiled in compiled_launches(source, 90, tmp_path, monkeypatch):
+        assert "shfl.sync.bfly" in compiled.asm["ptx"]
+        assert fused_with_other_threads(compiled.asm["ptx"]) == []
+
+
+def test_sums_of_products_of_halves_need_no_zero() -> None:
+    """A product of two has as many bits as a float in single precision."""
+    kernel = heads_attention(2, 5, 5, 3, 14, F16)
+    text = generate(kernel, cut_of(kernel, s=1, t=16)).text
+    assert "dot = tl.sum(" in text and "0.0 - tl.sum(" not in text
+
+
 def test_what_the_compiler_multiplies_in_tf32_is_refused(tmp_path: Path) -> None:
     kernel, schedules = lora(16, 32, 32, 16), cut(m=16, n=16, k=16)
     source = generate(kernel, schedules)
