@@ -682,9 +682,7 @@ def fused_with_other_threads(ptx: str) -> list[str]:
             products.add(made)
         elif operation == "shfl.sync.bfly.b32":
             exchanged.add(made)
-        elif operation == "fma.rn.f32" and operands[2] in exchanged:
-            fused.append(line.strip())
-        elif operation == "add.f32" and exchanged & set(operands) and products & set(operands):
+        elif (operation == "fma.rn.f32" and operands[2] in exchanged) or (operation == "add.f32" and exchanged & set(operands) and products & set(operands)):
             fused.append(line.strip())
     return fused
 
