@@ -682,8 +682,10 @@ def fused_with_other_threads(ptx: str) -> list[str]:
             products.add(made)
         elif operation == "shfl.sync.bfly.b32":
             exchanged.add(made)
-        elif (operation == "fma.rn.f32" and operands[2] in exchanged) or (operation == "add.f32" and exchanged & set(operands) and products & set(operands)):
-            fused.append(line.strip())
+        elif operation == "fma.rn.f32":
+            fused += [line.strip()] if operands[2] in exchanged else []
+        elif operation == "add.f32":
+            fused += [line.strip()] if exchanged & set(operands) and products & set(operands) else []
     return fused
 
 
