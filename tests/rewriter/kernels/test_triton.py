@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -711,6 +712,31 @@ def test_threads_that_hold_one_sum_agree(name: str, tmp_path: Path, monkeypatch:
     for compiled in compiled_launches(source, 90, tmp_path, monkeypatch):
         assert "shfl.sync.bfly" in compiled.asm["ptx"]
         assert fused_with_other_threads(compiled.asm["ptx"]) == []
+
+
+LOG2E = "0f3FB8AA3B"
+"""In PTX."""
+
+
+@pytest.mark.parametrize("root", ["Softmax(Mul(x, w))", "Softmax(Mul(x, 0.3))", "MatMul(Softmax(Mul(x, w)), v)"])
+def test_the_greatest_product_is_not_greater_than_itself(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is subtracted from a product that is not rounded: the greatest of them is."""
+    types = {"x": tensor(F32, 4, 32), "w": tensor(F32, 4, 32), "v": tensor(F32, 32, 16)}
+    used = {leaf.name for leaf in variables([term(root)])}
+    kernel = lower("softmax", {name: type_ for name, type_ in types.items() if name in used}, [("y", term(root))])
+    for compiled in compiled_launches(generate(kernel, cut_of(kernel, m=1, n=16, k=16)), 90, tmp_path, monkeypatch):
+        lines = [re.split(r"[\s,;]+", line.strip()) for line in compiled.asm["ptx"].splitlines()]
+        negated = {line[1] for line in lines if line[0] == "neg.f32"}
+        assert any(line[0].startswith("ex2.approx") for line in lines)
+        fused = [line for line in lines if line[0] == "fma.rn.f32" and line[4] in negated]
+        assert [line for line in fused if line[3] != LOG2E] == []  # what that leaves is what f32_exp asks for
+
+
+def test_a_product_whose_sign_tells_at_0_is_written_as_it_is() -> None:
+    types = {"x": tensor(F32, 4, 32), "w": tensor(F32, 4, 32)}
+    for outputs, apart in (("Softmax(Mul(x, w))",), True), (("Softmax(Mul(x, w))", "Mul(x, w)"), False):
+        kernel = lower("softmax", types, [(f"y{i}", term(root)) for i, root in enumerate(outputs)])
+        assert ("0.0 - (0.0 - " in generate(kernel, cut_of(kernel, m=1)).text) is apart
 
 
 def test_sums_of_products_of_halves_need_no_zero() -> None:
