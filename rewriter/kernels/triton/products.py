@@ -45,11 +45,10 @@ def summed(text: str, axis: int, rank: int, *, loosely: bool = False) -> str:
 
     Threads with an entry each exchange what they have, and add. A compiler fuses that addition with a product before it: each
     thread then rounds the product of the other one and not its own, so that two that should hold one sum do not. Where one of
-    them makes a row's weights of it and the other the sum of these, a score of 100 is off by 10⁻⁵, and
-    the weight of one of 10⁹ may be infinite.
-    Triton before 3.7 takes ``tl.sum(x[:, :, None] * y[None, :, :], axis=1)`` for a product of matrices, too: in TF32, and twice
-    the sum where that is of four terms. Neither is done to ``0.0 - x * y``, which a GPU makes in the FMA that multiplies, and
-    which is no negation, for 0 stays 0. (The zero in ``x * x + 0.0`` is dropped: no square is -0.)
+    them makes a row's weights of it and the other the sum of these, a score of 100 is off by 10⁻⁵, and the weight of one of 10⁹
+    may be infinite. Triton before 3.7 takes ``tl.sum(x[:, :, None] * y[None, :, :], axis=1)`` for a product of matrices, too:
+    in TF32, and twice the sum where that is of four terms. Neither is done to ``0.0 - x * y``, which a GPU makes in the FMA that
+    multiplies, and which is no negation, for 0 stays 0. (The zero in ``x * x + 0.0`` is dropped: no square is -0.)
 
     Args:
         loosely: what threads may differ by does not count: products of halves are exact in single precision, and of what is
