@@ -28,6 +28,8 @@ __all__ = ["WithKernels", "counted"]
 
 _REPEATS = 4
 """How often the original is run once more, with onnxruntime's optimisers and without, where a kernel is held to be wrong."""
+_FURTHER = 4
+"""How often the kernels are run once more then."""
 
 
 def counted(_: Originals, written: bytes) -> tuple[None, Counter[str]]:
@@ -163,7 +165,8 @@ class _KernelJudge:
         without = {place for fate, place, _ in self._failures(bodies) if fate.is_failure} | self._unsteady(request)
         for fate, place, told in failures:
             if fate.is_failure and place not in without:
-                return fate, f"{self._where}: {told}"
+                often = self._how_often(request, place) if fate is Fate.WRONG else ""
+                return fate, f"{self._where}: {told}{often}"
             own = own or (Fate.RUNTIME, f"{self._where}, without its kernels, too: {told}")
         return own
 
@@ -175,6 +178,14 @@ class _KernelJudge:
             if not isinstance(answer, str):
                 places |= {place for fate, place, _ in self._failures(answer) if fate is Fate.WRONG}
         return places
+
+    def _how_often(self, request: Request, place: str) -> str:
+        """In how many further runs the same is wrong, in words: what a kernel computes is in all, what a race leaves is not."""
+        again = 0
+        for _ in range(_FURTHER):
+            answer = self._answered(request)
+            again += not isinstance(answer, str) and (Fate.WRONG, place) in [found[:2] for found in self._failures(answer)]
+        return f"; so in {again} of {_FURTHER} further runs"
 
     @property
     def _where(self) -> str:

@@ -15,6 +15,7 @@ from mugraph.blocks.statements import (
     Factor,
     Index,
     Predicate,
+    Reduce,
     Statement,
     Store,
     View,
@@ -32,6 +33,7 @@ __all__ = [
     "computes_halves",
     "fused_products",
     "loop_bounds",
+    "measured_products",
     "needed_values",
     "scaled_scores",
     "softmax_predicates",
@@ -96,6 +98,40 @@ def scaled_scores(block: Block) -> dict[str, tuple[str, float]]:
         if term.op == "Mul" and len(numbers) == len(names) == 1 and 1 / _MOST_FACTOR < numbers[0] < _MOST_FACTOR:
             scaled[name] = (names[0], float(numbers[0]))
     return scaled
+
+
+def measured_products(block: Block) -> frozenset[str]:
+    """Products of which the greatest is taken, and that are nothing else than the left side of a difference otherwise.
+
+    So -0 is to them what 0 is.
+    """
+    products = set[str]()
+    for statement in block.statements:
+        if isinstance(statement, Compute) and statement.term.op == "Mul":
+            name = statement.name
+            users = [s for s in block.statements if not isinstance(s, Store) and name in statement_operands(s)]
+            stored = any(isinstance(s, Store) and s.value == name for s in block.statements)
+            if not stored and any(map(_takes_the_greatest, users)) and all(_only_subtracts_from(s, name) for s in users):
+                products.add(name)
+    return frozenset(products)
+
+
+def _takes_the_greatest(statement: Statement) -> bool:
+    if isinstance(statement, Reduce):
+        return statement.kind == "max"
+    return isinstance(statement, Accumulate) and statement.monoid in ("max", "softmax")
+
+
+def _only_subtracts_from(statement: Statement, name: str) -> bool:
+    if not isinstance(statement, Compute):
+        return _takes_the_greatest(statement)
+    uses = [
+        (term.op, place)
+        for term in walk([statement.term])
+        for place, one in enumerate(term.inputs)
+        if one.is_var and one.name == name
+    ]
+    return all(use == ("Sub", 0) for use in uses)
 
 
 def softmax_predicates(block: Block) -> dict[str, Predicate]:

@@ -87,7 +87,8 @@ class Accumulators:
             text, is_sum = tile.text, accumulator.monoid == "sum"
             if name not in self._lazy and loop in tile.axes:
                 at = tile.axes.index(loop)
-                text = summed(text, at, len(tile.axes)) if is_sum else f"tl.max({text}, axis={at})"
+                halves = self._values.halves
+                text = summed(text, at, len(tile.axes), loosely=halves) if is_sum else f"tl.max({text}, axis={at})"
             self._text.assign(name, f"{name} + {text}" if is_sum else f"tl.maximum({name}, {text})")
 
     def _add_product(self, name: str, dot: Dot, loop: str) -> None:
@@ -123,13 +124,13 @@ class Accumulators:
             text.assign(f"{mean}_here", tile.text)
             added = "0.0"
         else:
-            axis = tile.axes.index(loop)
+            axis, halves = tile.axes.index(loop), self._values.halves
             rest = tuple(a for a in tile.axes if a != loop)
-            text.assign(f"{mean}_here", f"{summed(tile.text, axis, len(tile.axes))} / {here}")
+            text.assign(f"{mean}_here", f"{summed(tile.text, axis, len(tile.axes), loosely=halves)} / {here}")
             away = Tile(f"{mean}_away", tile.axes)
             text.assign(away.text, f"{tile.text} - {laid_under(f'{mean}_here', rest, tile.axes)}")
             text.assign(away.text, masked(away, loop, "0.0", tiling))
-            added = f"tl.sum({away.text} * {away.text}, axis={axis})"
+            added = summed(f"{away.text} * {away.text}", axis, len(tile.axes), loosely=halves)
         text.assign(f"{squares}_here", added)
         self.merge(accumulator, "_here")
 

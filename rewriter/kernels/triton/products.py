@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mugraph.blocks.block import Kernel
 from mugraph.terms.shape import DataType
 from rewriter.cost.schedules.figures import operand_type
+from rewriter.kernels.text.analysis import computes_halves
 from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.text import laid_under
 from rewriter.kernels.triton.tiling import Tiling
@@ -39,13 +40,23 @@ def masked(tile: Tile, over: str, identity: str, tiling: Tiling) -> str:
     return f"tl.where({laid_under(f'{over}_in', (over,), tile.axes)}, {tile.text}, {identity})"
 
 
-def summed(text: str, axis: int, rank: int) -> str:
-    """The sum of a tensor along one of its axes.
+def summed(text: str, axis: int, rank: int, *, loosely: bool = False) -> str:
+    """The sum of a tensor along one of its axes, the same number in every thread that holds it.
 
-    Triton takes ``tl.sum(x[:, :, None] * y[None, :, :], axis=1)`` for a product of matrices: before 3.7 in TF32, and twice the
-    sum where that is of four terms. To a sum of ``x * y + 0.0`` it does not; a GPU adds the zero in the FMA that multiplies.
+    Threads with an entry each exchange what they have, and add. A compiler fuses that addition with a product before it: each
+    thread then rounds the product of the other one and not its own, so that two that should hold one sum do not. Where one of
+    them makes a row's weights of it and the other the sum of these, a score of 100 is off by 10⁻⁵, and the weight of one of 10⁹
+    may be infinite. Triton before 3.7 takes ``tl.sum(x[:, :, None] * y[None, :, :], axis=1)`` for a product of matrices, too:
+    in TF32, and twice the sum where that is of four terms. Neither is done to ``0.0 - x * y``, which a GPU makes in the FMA that
+    multiplies, and which is no negation, for 0 stays 0. (The zero in ``x * x + 0.0`` is dropped: no square is -0.)
+
+    Args:
+        loosely: what threads may differ by does not count: products of halves are exact in single precision, and of what is
+            computed of halves nobody asks for as many digits.
     """
-    return f"tl.sum({text} + 0.0, axis={axis})" if (axis, rank) == (1, 3) else f"tl.sum({text}, axis={axis})"
+    if loosely and (axis, rank) != (1, 3):
+        return f"tl.sum({text}, axis={axis})"
+    return f"(0.0 - tl.sum(0.0 - {bracketed(text)}, axis={axis}))"
 
 
 def bracketed(text: str) -> str:
@@ -87,7 +98,8 @@ class ProductText:
         every = tiling.union(a.axes, b.axes)
         text = self.entrywise(a, b, over, every)
         if over in every:
-            text = summed(text, every.index(over), len(every))
+            halves = computes_halves(self._kernel) or a.kind == b.kind == "raw"
+            text = summed(text, every.index(over), len(every), loosely=halves)
         return (f"{total} + {text}" if total else text), axes
 
     def entrywise(self, a: Tile, b: Tile, over: str, wanted: Sequence[str]) -> str:

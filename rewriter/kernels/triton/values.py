@@ -18,6 +18,7 @@ from rewriter.kernels.text.analysis import (
     chosen_loads,
     computes_halves,
     fused_products,
+    measured_products,
     scaled_scores,
     softmax_predicates,
 )
@@ -50,6 +51,7 @@ class TileValues:
         fused: products that are written as they are accumulated (:func:`fused_products`).
         scaled: scores that are written by their softmax (:func:`scaled_scores`).
         asked: predicates that are written by their softmax (:func:`softmax_predicates`).
+        measured: products that are rounded before anything is subtracted from them (:func:`measured_products`).
         chosen: loads of entries where a predicate is so (:func:`chosen_loads`).
         before: the part of the loop before which all is that is written now.
     """
@@ -71,6 +73,7 @@ class TileValues:
         self.fused = fused_products(tiling.block)
         self.scaled = scaled_scores(tiling.block)
         self.asked = softmax_predicates(tiling.block)
+        self.measured = frozenset[str]() if self.halves else measured_products(tiling.block)
         self.chosen = chosen_loads(tiling.block)
         self.before: LatePart | None = None
 
@@ -182,6 +185,10 @@ class TileValues:
         wanted = self._tiling.union(*(tile.axes for tile in operands.values()))
         leaves = {name: Expr(laid_under(tile.text, tile.axes, wanted), tile.kind) for name, tile in operands.items()}
         result = write_thread(TritonText(self._narrow), term, leaves, statement.name, self._text.define)
+        if statement.name in self.measured:
+            # As it is the greatest one is not 0 above itself, but what rounding took from it: of 10¹⁰ that has no exponential.
+            product, result = result, replace(result, text=statement.name)
+            self._text.assign(statement.name, f"0.0 - (0.0 - {product.text})")
         self.written[statement.name] = Tile(result.text, wanted, result.kind)
 
     def product(self, dot: Dot, total: str | None) -> tuple[str, tuple[str, ...]]:
@@ -197,7 +204,9 @@ class TileValues:
                 padded = masked(replace(tile, text=text, axes=axes), axis, IDENTITY[statement.kind], self._tiling)
                 at = axes.index(axis)
                 is_sum = statement.kind == "sum"
-                text = summed(padded, at, len(axes)) if is_sum else f"tl.{statement.kind}({padded}, axis={at})"
+                text = (
+                    summed(padded, at, len(axes), loosely=self.halves) if is_sum else f"tl.{statement.kind}({padded}, axis={at})"
+                )
                 axes = tuple(other for other in axes if other != axis)
         self._text.assign(statement.name, text)
         self.written[statement.name] = Tile(statement.name, axes)

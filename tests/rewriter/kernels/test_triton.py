@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -670,6 +671,79 @@ def test_sums_of_products_stay_sums(name: str, tmp_path: Path, monkeypatch: pyte
     assert "tl.dot" not in source.text
     for compiled in compiled_launches(source, 90, tmp_path, monkeypatch):
         assert "tt.dot" not in compiled.asm["ttir"]
+
+
+def fused_with_other_threads(ptx: str) -> list[str]:
+    """Additions of what another thread has to a product of this one that is not rounded, or that the assembler may leave so."""
+    products, exchanged, fused = set[str](), set[str](), list[str]()
+    for line in ptx.splitlines():
+        operation, _, rest = line.split("//")[0].strip().rstrip(";").partition(" ")
+        made, *operands = (word.strip() for word in rest.split(","))
+        if operation == "mul.f32":
+            products.add(made)
+        elif operation == "shfl.sync.bfly.b32":
+            exchanged.add(made)
+        elif operation == "fma.rn.f32":
+            fused += [line.strip()] if operands[2] in exchanged else []
+        elif operation == "add.f32":
+            fused += [line.strip()] if exchanged & set(operands) and products & set(operands) else []
+    return fused
+
+
+AGREED = {
+    "scores": heads_attention(2, 5, 5, 3, 14),
+    "scores of halves with a bias": kernel_of_terms(
+        "biased",
+        {**{name: tensor(F16, 3, 5, 14) for name in "qk"}, "v": tensor(F32, 3, 5, 14), "bias": tensor(F32, 14)},
+        {"y": "MatMul(Softmax[axis=-1](MatMul(Add(Cast[to=float](q), bias), Transpose[perm=(1,0)](Cast[to=float](k)))), v)"},
+    ),
+    "reduction": kernel_of_terms(
+        "reduced", {name: tensor(F32, 8, 16) for name in "xw"}, {"y": "ReduceSum[axes=(-1,),keepdims=false](Mul(x, w))"}
+    ),
+    "variance": skip_layer_norm(2, 3, 16),
+}
+
+
+@pytest.mark.parametrize("name", AGREED)
+def test_threads_that_hold_one_sum_agree(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two would round the other's product and not its own: one's scores would not be those of a row's sum of weights."""
+    source = generate(AGREED[name], cut_of(AGREED[name], s=1, t=16))
+    assert "tl.sum(" in source.text and "tl.dot(" not in source.text
+    for compiled in compiled_launches(source, 90, tmp_path, monkeypatch):
+        assert "shfl.sync.bfly" in compiled.asm["ptx"]
+        assert fused_with_other_threads(compiled.asm["ptx"]) == []
+
+
+LOG2E = "0f3FB8AA3B"
+"""In PTX."""
+
+
+@pytest.mark.parametrize("root", ["Softmax(Mul(x, w))", "Softmax(Mul(x, 0.3))", "MatMul(Softmax(Mul(x, w)), v)"])
+def test_the_greatest_product_is_not_greater_than_itself(root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is subtracted from a product that is not rounded: the greatest of them is."""
+    types = {"x": tensor(F32, 4, 32), "w": tensor(F32, 4, 32), "v": tensor(F32, 32, 16)}
+    used = {leaf.name for leaf in variables([term(root)])}
+    kernel = lower("softmax", {name: type_ for name, type_ in types.items() if name in used}, [("y", term(root))])
+    for compiled in compiled_launches(generate(kernel, cut_of(kernel, m=1, n=16, k=16)), 90, tmp_path, monkeypatch):
+        lines = [re.split(r"[\s,;]+", line.strip()) for line in compiled.asm["ptx"].splitlines()]
+        negated = {line[1] for line in lines if line[0] == "neg.f32"}
+        assert any(line[0].startswith("ex2.approx") for line in lines)
+        fused = [line for line in lines if line[0] == "fma.rn.f32" and line[4] in negated]
+        assert [line for line in fused if line[3] != LOG2E] == []  # what that leaves is what f32_exp asks for
+
+
+def test_a_product_whose_sign_tells_at_0_is_written_as_it_is() -> None:
+    types = {"x": tensor(F32, 4, 32), "w": tensor(F32, 4, 32)}
+    for outputs, apart in (("Softmax(Mul(x, w))",), True), (("Softmax(Mul(x, w))", "Mul(x, w)"), False):
+        kernel = lower("softmax", types, [(f"y{i}", term(root)) for i, root in enumerate(outputs)])
+        assert ("0.0 - (0.0 - " in generate(kernel, cut_of(kernel, m=1)).text) is apart
+
+
+def test_sums_of_products_of_halves_need_no_zero() -> None:
+    """A product of two has as many bits as a float in single precision."""
+    kernel = heads_attention(2, 5, 5, 3, 14, F16)
+    text = generate(kernel, cut_of(kernel, s=1, t=16)).text
+    assert "dot = tl.sum(" in text and "0.0 - tl.sum(" not in text
 
 
 def test_what_the_compiler_multiplies_in_tf32_is_refused(tmp_path: Path) -> None:

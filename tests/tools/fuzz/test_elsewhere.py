@@ -157,6 +157,18 @@ def test_a_kernel_may_be_wrong_in_the_runtime_s_own_memory_alone() -> None:
     assert counts["runs of kernels"] == 1
 
 
+@pytest.mark.parametrize(("times", "further"), [(1, 0), (3, 2), (100, 4)])
+def test_it_is_told_how_often_a_kernel_is_wrong(times: int, further: int) -> None:
+    class Seldom(Scripted):
+        def run(self, request: Request) -> Answer:
+            answer = super().run(request)
+            return right() if request.library and self.asked.count((True, False)) > times else answer
+
+    scripted = Seldom({(True, False): wrong(), (False, False): right()})
+    verdict, _ = WithKernels(scripted)(originals(MODEL), WRITTEN)  # type: ignore[arg-type]
+    assert verdict is not None and verdict[0] is Fate.WRONG and verdict[1].endswith(f"; so in {further} of 4 further runs")
+
+
 def test_what_the_provider_itself_gives_of_the_original_is_as_good() -> None:
     class Rough(Scripted):
         def run(self, request: Request) -> Answer:

@@ -16,8 +16,8 @@ import pytest
 from onnx import helper
 from onnx.parser import parse_model
 
-from mugraph.ops import ONNX_OPERATORS, REGISTRY
-from mugraph.terms.shape import DataType, TensorType
+from mugraph.ops import ONNX_OPERATORS, REGISTRY, get_operator
+from mugraph.terms.shape import DataType, TensorType, concrete
 from tests.support.fuzzing import attack
 from tools.fuzz.fates import Fate
 from tools.fuzz.models import generate
@@ -67,6 +67,22 @@ def model(body: str) -> bytes:
     return parse_model(f"""
         <ir_version: 10, opset_import: ["" : 17]>
         g (float[2,3] x) => (float[2,3] y) {{ {body} }}""").SerializeToString()
+
+
+@pytest.mark.parametrize("prefix", ["", "body_"])
+@pytest.mark.parametrize("op", ["ScatterElements", "ScatterND"])
+def test_no_two_writes_go_to_one_place(op: str, prefix: str) -> None:
+    """ONNX does not say which of them stays, and providers differ."""
+    (text,) = get_operator(op).samples
+    for seed in range(20):
+        draft = ModelDraft(np.random.default_rng(seed), 24, DataType.FLOAT, (2, 3), prefix)
+        sample_of(draft, text)
+        name = next(node.input[1] for node in draft.nodes if node.op_type == op)
+        shape = concrete(draft.types[name].shape)
+        assert shape is not None
+        indices = draft.initializers[name] if prefix else generate._drawn(draft, {name: shape})[name]
+        assert indices.shape == shape and indices.min() >= 0 and indices.max() < max(2, shape[0])
+        assert all(len(set(column)) == shape[0] for column in indices.T)
 
 
 def test_another_function_is_wrong_and_the_same_one_is_not() -> None:

@@ -53,6 +53,8 @@ class ModelDraft:
         prefix: of names; those of a subgraph have another.
         types: of the values that further nodes may read; those of unknown size are left out.
         bounds: of integer inputs that are indices: the size of what they index.
+        apart: of those that say where something is written: the axis along which no two are equal, since of two writes to one
+            place ONNX does not say which one stays.
     """
 
     generator: np.random.Generator
@@ -66,6 +68,7 @@ class ModelDraft:
     initializers: dict[str, np.ndarray] = field(default_factory=dict)
     functions: list[onnx.FunctionProto] = field(default_factory=list)
     bounds: dict[str, int] = field(default_factory=dict)
+    apart: dict[str, int] = field(default_factory=dict)
     outer: Mapping[str, np.ndarray] = field(default_factory=dict)
     _count: int = 0
 
@@ -130,15 +133,30 @@ class ModelDraft:
         self._count += 1
         return f"{self.prefix}{stem.lower()}_{self._count}"
 
-    def input(self, type_: TensorType, bound: int = 0) -> str:
-        """A new input; a constant where the draft is of a subgraph."""
+    def indices(self, shape: tuple[int, ...], bound: int, apart: int | None = None) -> np.ndarray:
+        """Integers below a bound; along an axis ``apart`` no two are equal, and they are below its size where that is larger."""
+        if apart is None:
+            return self.generator.integers(0, bound, shape)
+        whole = list(shape)
+        whole[apart] = max(bound, shape[apart])
+        return np.take(np.argsort(self.generator.random(whole), axis=apart), range(shape[apart]), axis=apart)
+
+    def input(self, type_: TensorType, bound: int = 0, apart: int | None = None) -> str:
+        """A new input; a constant where the draft is of a subgraph.
+
+        Args:
+            bound, apart: of indices, as of :meth:`indices`.
+        """
         if self.prefix:
-            return self.constant(self.numbers(type_) if not bound else self.generator.integers(0, bound, concrete(type_.shape)))
+            shape = concrete(type_.shape)
+            return self.constant(self.numbers(type_) if not bound or shape is None else self.indices(shape, bound, apart))
         name = self.name("in")
         self.inputs.append(name)
         self.types[name] = type_
         if bound:
             self.bounds[name] = bound
+        if apart is not None:
+            self.apart[name] = apart
         return name
 
     def constant(self, array: np.ndarray, dtype: DataType | None = None) -> str:

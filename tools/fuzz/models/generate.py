@@ -307,7 +307,7 @@ def _drawn(draft: ModelDraft, shapes: Mapping[str, tuple[int, ...]], special: tu
     for name, shape in shapes.items():
         dtype = draft.types[name].dtype
         if name in draft.bounds:
-            feeds[name] = g.integers(0, draft.bounds[name], shape).astype(np_type(dtype))
+            feeds[name] = draft.indices(shape, draft.bounds[name], draft.apart.get(name)).astype(np_type(dtype))
         elif dtype in FLOATS:
             entries = g.standard_normal(shape) * g.choice([1.0, 1.0, 0.1, 5.0])
             if special:

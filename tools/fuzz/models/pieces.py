@@ -27,6 +27,8 @@ _MOST = 1 << 14
 """Most elements of a value."""
 _MOST_OF_SAMPLE = 1 << 16
 """The same for operands of a sample."""
+_SCATTERS = ("ScatterElements", "ScatterND")
+"""Operators of which no two entries of the second operand may name one place."""
 
 
 # Rules and samples
@@ -70,7 +72,8 @@ def sample(draft: ModelDraft) -> None:
 def sample_of(draft: ModelDraft, text: str) -> None:
     """The application that a sample describes; its operands bound to what is there or to new leaves."""
     text, types = text.split(" | ")
-    binding = {}
+    root, binding = parse_term(text), dict[str, str]()
+    apart = {root.inputs[1].name: root.attr("axis") if root.op == "ScatterElements" else -2} if root.op in _SCATTERS else {}
     named = {name: parse_type(one) for name, one in (item.split(":") for item in types.split())}
     quantized = any(type_.dtype in BYTES for type_ in named.values())
     for name, type_ in named.items():
@@ -79,10 +82,12 @@ def sample_of(draft: ModelDraft, text: str) -> None:
         if type_.dtype in BYTES or (quantized and type_.rank < 2):
             binding[name] = draft.constant(sample_entries(draft, small))
         elif type_.dtype not in FLOATS and type_.dtype != DataType.BOOL:
-            binding[name] = draft.input(small, bound=2) if name.islower() else draft.constant(np.zeros(type_.shape), dtype)
+            binding[name] = (
+                draft.input(small, 2, apart.get(name)) if name.islower() else draft.constant(np.zeros(type_.shape), dtype)
+            )
         else:
             binding[name] = draft.leaf(small) if name.islower() else draft.constant(draft.numbers(small))
-    draft.term(parse_term(text), binding)
+    draft.term(root, binding)
 
 
 def sample_entries(draft: ModelDraft, type_: TensorType) -> np.ndarray:
