@@ -8,7 +8,7 @@ import numpy as np
 
 from rewriter.reference import INFINITE, Error, compare, worst
 
-__all__ = ["distance", "worst_distance"]
+__all__ = ["distance", "is_within", "worst_distance"]
 
 
 def distance(actual: np.ndarray, wanted: np.ndarray) -> Error:
@@ -41,3 +41,8 @@ def distance(actual: np.ndarray, wanted: np.ndarray) -> Error:
 def worst_distance(actual: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> Error:
     """Of several pairs of tensors."""
     return worst([distance(a, w) for a, w in zip(actual, wanted, strict=True)])
+
+
+def is_within(error: Error, limit: float) -> bool:
+    """Whether tensors are as near as rounding of a relative ``limit`` leaves equal ones."""
+    return error.relative_l2 <= limit and error.max_over_rms <= 8 * limit

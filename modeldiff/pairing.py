@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from modeldiff.distance import worst_distance
+from modeldiff.distance import is_within, worst_distance
 from modeldiff.sides import Arrays, ComparedModel
 from mugraph.deadline import heed
 from mugraph.domains.base import FLOATS
@@ -270,8 +270,7 @@ class Pairing:
         floor = _EXACT if self.after.made(value) not in self._rounded else FLOORS[DataType.FLOAT]
         if type_ is not None and self.after.made(value) in self._rounded:
             floor = FLOORS.get(type_.dtype, 0.0)
-        limit = floor if self.tolerance is None else self.tolerance
-        return error.relative_l2 <= limit and error.max_over_rms <= 8 * limit
+        return is_within(error, floor if self.tolerance is None else self.tolerance)
 
     def _found(self, value: int, arrays: Arrays) -> tuple[int, Error] | None:
         """A value before the change that holds these numbers: the namesake, an output's, or any whose numbers tell."""

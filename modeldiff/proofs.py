@@ -2,24 +2,30 @@
 
 The nodes between a value and the values that both models have are a term on each side. Where the prover finds a certificate for
 their equation, the checker accepts the rule, and the rule's guards are shown at that very place of the model before the change,
-nothing is left to numbers.
+nothing is left to numbers but what depends on constants alone: stored tensors of the model after are spelled as what they are
+computed of (:mod:`modeldiff.weights`), and constants that are one number throughout as that number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from modeldiff.pairing import EqualityClaim, Pairing
-from modeldiff.sides import ComparedModel
+from modeldiff.sides import ComparedModel, defining_numbers
+from modeldiff.weights import Nearby, WeightOrigins
+from mugraph.blocks.operator import KERNEL
 from mugraph.deadline import Deadline
+from mugraph.domains.base import FLOATS
 from mugraph.onnx.fold import Folder
+from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, const, rebuild, substitute, var, variables
-from rewriter.search.match import NoMatch, RootIndex, check_guards, compile_rules, find_root_matches, join
+from mugraph.terms.term import Term, const, make, rebuild, replace_terms, substitute, var, variables, walk
+from rewriter.search.match import Direction, NoMatch, RootIndex, check_guards, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
 from rulegen.candidate import CandidateRule, candidate_types
 from rulegen.mine.cuts import number, shortest
@@ -31,7 +37,7 @@ from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = ["Judged", "Proofs"]
 
-_OPERATORS = 24
+_OPERATORS = 32
 """Most operators of the two sides of an equation that is given to the prover."""
 
 
@@ -45,6 +51,7 @@ class Judged:
         ships: the rule is one of those that the package ships.
         why_not: what keeps it from being proved.
         equation: in terms of the values that both models have; empty where it is too large to be written.
+        composed: how far tensors that only the model after has are from what the equation says that they are made of.
     """
 
     is_proved: bool
@@ -52,6 +59,27 @@ class Judged:
     ships: bool = False
     why_not: str = ""
     equation: str = ""
+    composed: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Equation:
+    """A claim as two terms.
+
+    Attributes:
+        pattern: the source as the model before has it, with variables for what ``filled`` are.
+        types: of all variables, those of the pattern, too.
+        values: of the model before, that the variables are.
+        filled: variables of the pattern that are constants of one number throughout, and these as terms.
+        errors: of the tensors that are spelled as what they are made of.
+    """
+
+    candidate: CandidateRule
+    pattern: Term
+    types: Mapping[str, TensorType]
+    values: Mapping[str, int]
+    filled: Mapping[str, Term]
+    errors: tuple[float, ...]
 
 
 class Proofs:
@@ -67,6 +95,7 @@ class Proofs:
         model = pairing.before.model
         op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
         defaults = {model.values[name]: default for name, default in model.defaults.items()}
+        self._weights = WeightOrigins(pairing.before, pairing.after)
         self._oracle = RangeOracle(op_types, True, Folder(model, model.graph).fold, defaults, True)
 
     @cached_property
@@ -85,56 +114,142 @@ class Proofs:
         equation = self._equation(claim)
         if isinstance(equation, str):
             return Judged(False, why_not=equation)
-        candidate, leaves = equation
-        text = str(candidate)
-        rule = self._rule(candidate)
-        if isinstance(rule, str) and (shortened := _shortened(candidate.target[0])) is not candidate.target[0]:
-            rule = self._rule(CandidateRule(candidate.source, (shortened,), candidate.types))
-        if isinstance(rule, str):
-            return Judged(False, why_not=rule, equation=text)
-        if (problem := self._unmatched(rule, claim, leaves)) is not None:
-            return Judged(False, why_not=problem, equation=text)
-        return Judged(True, rule, rule.id in self._shipped, equation=text)
+        reasons: list[str] = []
+        for spelled in _spellings(equation):
+            rule = self._rule(spelled.candidate)
+            problem = self._unmatched(rule, claim, spelled) if isinstance(rule, Rule) else rule
+            if isinstance(rule, Rule) and problem is None:
+                return Judged(True, rule, rule.id in self._shipped, "", str(spelled.candidate), equation.errors)
+            reasons += [problem] if problem else []
+        return Judged(False, why_not=reasons[0], equation=str(equation.candidate))
 
-    def _equation(self, claim: EqualityClaim) -> tuple[CandidateRule, dict[str, int]] | str:
-        """The two sides over what both models have by then, and the values that the variables are; or why there are none."""
+    def _equation(self, claim: EqualityClaim) -> _Equation | str:
+        """The two sides over what both models have by then; or why there are none."""
         pairing = self._pairing
         node = pairing.after.maker(claim.after)
         place = len(pairing.after.nodes) if node is None else pairing.after.place[node]
         shared = {value for value, first in pairing.first.items() if first < place}
-        leaves: dict[str, int] = {}
+        own = pairing.after.made(claim.after)
 
         def known(value: int) -> str | None:
             stands = pairing.stands_for(value)
-            if stands not in shared and pairing.before.maker(value) is not None:
-                return None
-            leaves[f"v{stands}"] = stands
-            return f"v{stands}"
+            return f"v{stands}" if stands in shared or pairing.before.maker(value) is None else None
 
         def paired(value: int) -> str | None:
             pair = pairing.pair_of(value) if pairing.after.made(value) != own else None
             return f"v{pair}" if pair is not None else None if pairing.after.maker(value) is not None else f"o{value}"
 
-        own = pairing.after.made(claim.after)
-        source = _term(pairing.before, claim.before, known)
+        written: dict[int, Term] = {}
+        source = _term(pairing.before, claim.before, known, written)
         if isinstance(source, str):
             return source
-        target = _term(pairing.after, claim.after, paired)
+        target = _term(pairing.after, claim.after, paired, {})
         if isinstance(target, str):
             return target
-        if unread := [t.name for t in variables([target]) if t.name not in {s.name for s in variables([source])}]:
-            return f"it reads what stands for nothing there: {len(unread)} other values or tensors"
+        target, errors = self._composed(source, target, written)
+        source, target, written = self._unfolded(claim, source, target, written)
+        source, filled = self._filled(source, target, written)
+        leaves = variables([source, target])
+        if unread := [leaf.name for leaf in leaves if leaf.name[0] == "o"]:
+            return f"it reads what stands for nothing there: {len(unread)} other tensors"
         types: dict[str, TensorType] = {}
-        for name, value in leaves.items():
+        names: dict[str, Term] = {}
+        values: dict[str, int] = {}
+        for leaf in leaves:
+            value, name = int(leaf.name[1:]), f"x{len(names)}"
             type_ = pairing.before.graph.type(value)
             if type_ is None:
                 return f"the type of '{pairing.before.name(value)}' is not known"
-            types[name] = type_
-        names = {leaf.name: var(f"x{place}") for place, leaf in enumerate(variables([source]))}
-        sides = substitute(source, names), substitute(target, names)
-        renamed = {names[name].name: type_ for name, type_ in types.items() if name in names}
-        candidate = CandidateRule((sides[0],), (sides[1],), candidate_types((sides[0],), (sides[1],), renamed))
-        return candidate, {names[name].name: value for name, value in leaves.items() if name in names}
+            names[leaf.name], types[name], values[name] = var(name), type_, value
+        pattern, target = substitute(source, names), substitute(target, names)
+        spelled = {names[name].name: term for name, term in filled.items()}
+        sides = (substitute(pattern, spelled),), (target,)
+        return _Equation(CandidateRule(*sides, candidate_types(*sides, types)), pattern, types, values, spelled, errors)
+
+    def _filled(self, source: Term, target: Term, written: Mapping[int, Term]) -> tuple[Term, dict[str, Term]]:
+        """A source with variables for constants of one number throughout, of which the target reads nothing; and what they are.
+
+        A tool drops an addend of zeros, or a mask that hides nothing, for what it is.
+        """
+        before, read = self._pairing.before, set(variables([target]))
+        found: dict[Term, Term] = {}
+        filled: dict[str, Term] = {}
+        for value, term in written.items():
+            type_, arrays = before.graph.type(value), self._pairing.numbers_before(value)
+            if term.op == "Const" or not before.tables.constant[value] or read.intersection(variables([term])):
+                continue
+            if type_ is None or type_.dtype not in FLOATS or not arrays or not arrays[0].size:
+                continue
+            number = arrays[0].flat[0]
+            if np.isfinite(number) and (arrays[0] == number).all():
+                stands = self._pairing.stands_for(value)
+                found[term] = var(f"v{stands}")
+                filled[f"v{stands}"] = make("Expand", [const(float(number))], {"shape": arrays[0].shape})
+        source = replace_terms(source, found)
+        return source, {leaf.name: filled[leaf.name] for leaf in variables([source]) if leaf.name in filled}
+
+    def _composed(self, source: Term, target: Term, written: Mapping[int, Term]) -> tuple[Term, tuple[float, ...]]:
+        """A target whose own tensors are spelled as what they are made of, and how far these are from them."""
+        tables = self._pairing.before.tables
+        tensors = tuple(value for leaf in variables([source]) if (value := int(leaf.name[1:])) in tables.constants)
+        numbers = tuple(n for term in walk([source]) if term.op == "Const" and isinstance(n := term.attr("value"), float))
+        inner = [(value, term) for value, term in written.items() if tables.constant[value] and term.inputs]
+        computed = [(term, arrays[0]) for value, term in inner if (arrays := self._pairing.numbers_before(value))]
+        factors = Nearby(tensors, numbers, tuple(computed))
+        spelled: dict[str, Term] = {}
+        errors: list[float] = []
+        for leaf in variables([target]):
+            made = self._weights.made_of(int(leaf.name[1:]), factors) if leaf.name[0] == "o" else None
+            if made is not None:
+                stands = {f"v{value}": var(f"v{self._pairing.stands_for(value)}") for value in made.leaves}
+                spelled[leaf.name] = substitute(made.term, stands)
+                errors.append(made.error)
+        return substitute(target, spelled), tuple(errors)
+
+    def _unfolded(
+        self, claim: EqualityClaim, source: Term, target: Term, written: dict[int, Term]
+    ) -> tuple[Term, Term, dict[int, Term]]:
+        """The sides, and what is written of the source, where both read the same values as far as one follows the other.
+
+        What is computed of a value may give it back, as where a tensor is reshaped twice. So values that the target alone reads
+        are written out as the model before computes them of the source's, and the source down to those that it is computed of.
+        """
+        before = self._pairing.before
+        sides = [{int(leaf.name[1:]) for leaf in variables([side]) if leaf.name[0] == "v"} for side in (source, target)]
+        late = {value for value in sides[1] - sides[0] if not before.tables.constant[value]}
+        if not late:
+            return source, target, written
+        below = self._following(late) - sides[1]
+        if below & sides[0]:
+            inner = {self._pairing.stands_for(value) for value, term in written.items() if term.inputs}
+            longer: dict[int, Term] = {}
+            deeper = _term(before, claim.before, self._cut(below | inner), longer)
+            source, written = (source, written) if isinstance(deeper, str) else (deeper, longer)
+        below = self._following({self._pairing.stands_for(v) for v in written if not before.tables.constant[v]})
+        spelled: dict[str, Term] = {}
+        for value in late & below:
+            term = _term(before, value, self._cut(below), dict(written))
+            spelled |= {} if isinstance(term, str) else {f"v{value}": term}
+        return source, substitute(target, spelled), written
+
+    def _following(self, values: Collection[int]) -> set[int]:
+        """What the model before computes of any of some values."""
+        before, stands_for = self._pairing.before, self._pairing.stands_for
+        known, found = set(values), set[int]()
+        for node in before.nodes:
+            if node.op != "Identity" and any(stands_for(value) in known for value in before.operands(node)):
+                found.update(map(stands_for, node.values))
+                known.update(map(stands_for, node.values))
+        return found
+
+    def _cut(self, inner: Collection[int]) -> Callable[[int], str | None]:
+        """The variables for values of the model before, of which some are written out."""
+
+        def leaf(value: int) -> str | None:
+            stands = self._pairing.stands_for(value)
+            return None if stands in inner and self._pairing.before.maker(value) is not None else f"v{stands}"
+
+        return leaf
 
     def _rule(self, candidate: CandidateRule) -> Rule | str:
         """The rule that an equation is, checked; or why there is none. Equal equations are proved once."""
@@ -156,20 +271,72 @@ class Proofs:
         problems = check(rule, load_axioms())
         return f"the checker objects: {problems[0]}" if problems else rule
 
-    def _unmatched(self, rule: Rule, claim: EqualityClaim, leaves: Mapping[str, int]) -> str | None:
-        """Why a rule does not apply where the claim stands; ``None`` where it does."""
+    def _unmatched(self, rule: Rule, claim: EqualityClaim, equation: _Equation) -> str | None:
+        """Why a rule does not apply where the claim stands; ``None`` where it does.
+
+        What the target alone reads are values of the model before, too: the rule holds of whatever they are.
+        """
         before, reason = self._pairing.before, "it does not match where it was found"
-        directions = [direction for direction in compile_rules([rule]) if direction.forward]
-        for root in find_root_matches(before.graph, RootIndex(directions), before.made(claim.before)):
-            match = next(join(root.direction, [[root]]))
+        if any(term.op == KERNEL for term in walk([*rule.source, *rule.target])):
+            return "rules with custom kernels match at the sizes alone for which these were made"
+        pattern = Direction(replace(rule, source=(equation.pattern,), types=equation.types), True)
+        for root in find_root_matches(before.graph, RootIndex([pattern]), before.made(claim.before)):
+            match = next(join(pattern, [[root]]))
             bound = {name: self._pairing.stands_for(value) for name, value in match.variables}
-            if any(bound.get(name, value) != value for name, value in leaves.items()):
+            if any(bound.get(name, value) != value for name, value in equation.values.items()):
                 continue
+            binding = {var(name): value for name, value in equation.values.items() if name in rule.types}
+            for term, value in match.binding.items():
+                filled = equation.filled.get(term.name) if term.is_var else None
+                binding[substitute(term, equation.filled)] = value if filled is None else self._literal(value)
+            match = replace(match, direction=Direction(rule, True), binding=binding)
             shown = check_guards(match, before.graph, self._oracle)
             if not isinstance(shown, NoMatch):
                 return None
             reason = shown.reason
         return reason
+
+    def _literal(self, value: int) -> int:
+        """A stored tensor that is what the model before computes of constants."""
+        before, arrays = self._pairing.before, self._pairing.numbers_before(value)
+        type_ = before.graph.type(value)
+        assert arrays is not None and type_ is not None, "it is filled with one number"
+        return before.tables.literal(arrays[0].astype(type_.dtype.numpy()), type_)
+
+
+def _spellings(equation: _Equation) -> Iterator[_Equation]:
+    """An equation with other numbers that are the models' own when they are rounded as these have them."""
+    candidate = equation.candidate
+    (source,), (target,) = candidate.source, candidate.target
+    yield equation
+    if (shortened := _shortened(target)) is not target:
+        yield replace(equation, candidate=CandidateRule((source,), (shortened,), candidate.types))
+    exact = {_single(number): number for number in _exact_numbers(target, candidate.types)}
+    numbers = {n for term in walk([source]) if term.op == "Const" and isinstance(n := term.attr("value"), float)}
+    sharpened = {const(n): const(exact[_single(n)]) for n in numbers if exact.get(_single(n), n) != n}
+    if sharpened:
+        sides = (replace_terms(source, sharpened),), (target,)
+        pattern = replace_terms(equation.pattern, sharpened)
+        yield replace(equation, candidate=CandidateRule(*sides, candidate.types), pattern=pattern)
+
+
+def _single(number: float) -> np.float32:
+    """A number as float32 has it; infinity beyond that."""
+    with np.errstate(over="ignore"):
+        return np.float32(number)
+
+
+def _exact_numbers(target: Term, types: Mapping[str, TensorType]) -> Iterator[float]:
+    """Numbers of which a model that spells a term out has roundings: those of definitions, as √(2/π) in a Gelu, and the square
+    roots of factors, which scores of attention are often divided between queries and keys."""
+    try:
+        inferred = infer_types([target], types)
+        for term in walk([target]):
+            if term.inputs:
+                yield from defining_numbers(term.op, term.attrs, [inferred[operand] for operand in term.inputs])
+                yield from (math.sqrt(v) for _, v in term.attrs if isinstance(v, float) and v > 0)
+    except (ShapeError, Undecided):
+        return
 
 
 def _shortened(target: Term) -> Term:
@@ -178,13 +345,13 @@ def _shortened(target: Term) -> Term:
     return rebuild(target, lambda leaf: leaf, lambda value: shortest(np.float32(value)) if isinstance(value, float) else value)
 
 
-def _term(side: ComparedModel, root: int, leaf: Callable[[int], str | None]) -> Term | str:
+def _term(side: ComparedModel, root: int, leaf: Callable[[int], str | None], terms: dict[int, Term]) -> Term | str:
     """The term that computes a value, or why there is none.
 
     Args:
         leaf: the variable for a value; ``None`` for one that is written out. Of the value itself it is not asked.
+        terms: of values that are written already; those that are written here are entered.
     """
-    terms: dict[int, Term] = {}
     start = side.made(root)
     stack, count = [start], 0
     while stack:

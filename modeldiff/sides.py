@@ -29,7 +29,7 @@ from rewriter.reference import InputError, NoReference, bind_shape, bind_sizes, 
 from rewriter.reference.nodes import RunTensors, computed, widen
 from rewriter.search.layers import opaque_kind
 
-__all__ = ["Arrays", "ComparedModel", "common_feeds"]
+__all__ = ["Arrays", "ComparedModel", "common_feeds", "content_digest", "defining_numbers"]
 
 Arrays = list[np.ndarray]
 """A value on each of the inputs that models are compared on, floats in float64."""
@@ -118,14 +118,15 @@ class ComparedModel:
 
     def constant_key(self, value: int) -> Hashable | None:
         """Equal for stored tensors, of whichever model, that are the same; ``None`` for other values."""
+        digest, stored = self.digest(value), self.tables.constants.get(value)
+        return None if digest is None or stored is None else (stored.type.dtype, tuple(stored.type.shape), digest)
+
+    def digest(self, value: int) -> bytes | None:
+        """That of a stored tensor's entries in order; ``None`` for other values."""
         stored = self.tables.constants.get(value)
-        if stored is None:
-            return None
-        if value not in self._digests:
-            array = np.ascontiguousarray(stored.load())
-            content = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
-            self._digests[value] = hashlib.blake2b(content, digest_size=16).digest()
-        return stored.type.dtype, tuple(stored.type.shape), self._digests[value]
+        if stored is not None and value not in self._digests:
+            self._digests[value] = content_digest(stored.load())
+        return self._digests.get(value)
 
     def has_rounded_numbers(self, node: Node) -> bool:
         """Whether a node's definition has numbers, not among its attributes, that a model which spells it out has rounded.
@@ -136,7 +137,7 @@ class ComparedModel:
         if node.is_opaque or len(types) < len(node.inputs):
             return False
         try:
-            return any(number != float(np.float32(number)) for number in _defining_numbers(node.op, node.attrs, types))
+            return any(number != float(np.float32(number)) for number in defining_numbers(node.op, node.attrs, types))
         except (ShapeError, Undecided):
             return False
 
@@ -210,7 +211,13 @@ class ComparedModel:
         return arrays
 
 
-def _defining_numbers(op: str, attrs: Attrs, types: Sequence[TensorType]) -> Iterator[float]:
+def content_digest(array: np.ndarray) -> bytes:
+    """A digest of an array's entries, row by row."""
+    content = repr(array.tolist()).encode() if array.dtype == object else np.ascontiguousarray(array).tobytes()
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def defining_numbers(op: str, attrs: Attrs, types: Sequence[TensorType]) -> Iterator[float]:
     """The numbers in an operator's definition by plainer ones, and in theirs, but for those that are attributes.
 
     Raises:
@@ -228,7 +235,7 @@ def _defining_numbers(op: str, attrs: Attrs, types: Sequence[TensorType]) -> Ite
             if number not in given:
                 yield number
         elif part.inputs:
-            yield from _defining_numbers(part.op, part.attrs, [inferred[operand] for operand in part.inputs])
+            yield from defining_numbers(part.op, part.attrs, [inferred[operand] for operand in part.inputs])
 
 
 def common_feeds(

@@ -75,7 +75,11 @@ def _claim_lines(comparison: ModelComparison, claim: EqualityClaim, known: Judge
         which = "a shipped rule" if known.ships else "a rule proved here"
         steps = ", ".join(dict.fromkeys(instance.axiom for instance in known.rule.certificate.instances))
         by = f"{which}, {known.rule.id}, from the operator properties {steps}" if steps else f"{which}, {known.rule.id}"
-        return [f"{names}: proved by {by}", f"{known.equation}"]
+        lines = [f"{names}: proved by {by}", known.equation]
+        if known.composed:
+            apart = f"{max(known.composed):.1e} apart"
+            lines.append(f"{len(known.composed)} of its tensors are computed of those before: {apart}")
+        return lines
     if known.is_proved:
         return [f"{names}: both are constants, which were computed; they are {claim.error.relative_l2:.1e} apart"]
     how = f"tested on {len(comparison.feeds)} random inputs, {claim.error.relative_l2:.1e} apart"

@@ -177,7 +177,7 @@ def understand(
     attrs = make_attrs(reading.attrs)
     record.check_attributes(attrs)
     outputs = tuple(record.types(attrs, operand_types))
-    names = _output_names(node, reading, wanted, len(outputs))
+    names = _output_names(node, reading, names_read, len(outputs))
     compiled = compiled_kernel(foreign) if record.name == KERNEL else None
     return UnderstoodNode(record, reading.attrs, attrs, tuple(operands), tuple(operand_types), names, outputs, compiled)
 
@@ -190,10 +190,10 @@ def _wanted(node: NodeProto, names_read: frozenset[str]) -> int:
     return count
 
 
-def _output_names(node: NodeProto, reading: Reading, wanted: int, count: int) -> tuple[str | None, ...]:
-    """The names of the record's ``count`` outputs. Raises NotUnderstood where one that is wanted is none of them."""
+def _output_names(node: NodeProto, reading: Reading, names_read: frozenset[str], count: int) -> tuple[str | None, ...]:
+    """The names of the record's ``count`` outputs. Raises NotUnderstood where one that somebody reads is none of them."""
     places = range(count) if reading.outputs is None else reading.outputs
-    others = [name for place, name in enumerate(node.output[:wanted]) if name and place not in places]
+    others = [name for place, name in enumerate(node.output) if name in names_read and place not in places]
     if others:
         raise NotUnderstood(f"{node.op_type} with the output {others[0]!r}")
     names = [node.output[place] if place < len(node.output) else "" for place in places]

@@ -21,6 +21,7 @@ from rulegen.prove.patterns import fill
 from rulegen.prove.reduction import reduced
 from rulegen.prove.search import ProofLimits, ProofPart, ProofSearch
 from rulegen.prove.selection import Laws
+from rulegen.prove.waypoints import waypoints
 from rulegen.prove.weakest import weakest_conditions
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.condition import Condition
@@ -138,11 +139,11 @@ class Prover:
                     attempt == _LONG and len(searches[_QUIET].graph.op) <= min(_QUIET.nodes, limits.nodes)
                 ):
                     continue  # would do again what was done
-                graph, goals = self._goals(source, target, types)
+                graph, goals, longer = self._goals(source, target, types)
                 if any(graph.type[a] != graph.type[b] for a, b in goals):
                     return None
                 assumed = None if attempt.assumed is None else [*attempt.assumed, *_assumptions(graph, given, types)]
-                searches[attempt] = ProofSearch(graph, self._laws, goals, attempt.assume, assumed)
+                searches[attempt] = ProofSearch(graph, self._laws, goals, attempt.assume, assumed, longer)
             search = searches[attempt]
             if attempt == _EVIDENT and evident is not None:
                 return evident
@@ -157,8 +158,9 @@ class Prover:
         """Whether a condition on values holds whatever the inputs, if these are finite: Relu(x) is not negative."""
         return self._language.evident(condition.predicate, condition.terms()[0])
 
-    def _goals(self, source: Side, target: Side, types: Mapping[str, TensorType]) -> tuple[EGraph, list[tuple[int, int]]]:
-        """A new e-graph of both sides, and the pairs of nodes that are to become equal."""
+    def _goals(self, source: Side, target: Side, types: Mapping[str, TensorType]) -> tuple[EGraph, list[tuple[int, int]], int]:
+        """A new e-graph of both sides and their waypoints, the pairs of nodes that are to become equal, and how many more
+        operators a waypoint has than what it stands for."""
         graph = EGraph(self._language)
         nodes: dict[Term, int] = {}
         for term in (*source, *target):
@@ -166,7 +168,11 @@ class Prover:
             if node is None:
                 raise ShapeError(f"{term!r} is ill-typed under the sample types")
             nodes[term] = node
-        return graph, [(nodes[s], nodes[t]) for s, t in zip(source, target, strict=True)]
+        ways = waypoints([*source, *target], types)
+        for way in ways:
+            graph.add_term(way.term, types)
+        goals = [(nodes[s], nodes[t]) for s, t in zip(source, target, strict=True)]
+        return graph, goals, max([way.longer for way in ways], default=0)
 
 
 def proof_in(graph: EGraph, goals: Sequence[tuple[int, int]], types: Mapping[str, TensorType]) -> Proof:

@@ -67,6 +67,7 @@ class ProofSearch:
         goals: pairs of nodes that are to become equal; none where all that is equal is looked for (:meth:`saturate`).
         assume: whether laws that ask something of values may be used.
         assumed: conditions known to hold, as :class:`rulegen.prove.admission.Admission` takes them.
+        longer: operators by which a goal grows where the search follows a waypoint.
     """
 
     def __init__(
@@ -76,12 +77,13 @@ class ProofSearch:
         goals: Sequence[tuple[int, int]],
         assume: bool = True,
         assumed: Sequence[Assumption] | None = None,
+        longer: int = 0,
     ) -> None:
         self.graph, self.goals = graph, goals
         self._laws, self._assume = laws, assume
         self._instances = Instances(graph)
         self._admission = Admission(graph, self._instances, assumed)
-        self._largest = self._most = max((graph.size[n] for pair in goals for n in pair), default=0)
+        self._largest = self._most = longer + max((graph.size[n] for pair in goals for n in pair), default=0)
         self._operators = frozenset([graph.language.ops[op][0] for op in graph.op])
         self._seen: defaultdict[LawDirection, set[Any]] = defaultdict(set)
         self._waiting: list[tuple[int, int, LawDirection, tuple[int, ...], Binding]] = []

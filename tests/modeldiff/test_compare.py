@@ -10,22 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import NodeProto, numpy_helper
-from onnx.parser import parse_model
 
 from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.distance import distance
-from modeldiff.telling import region_lines
 from rewriter.reference import InputError
+from tests.support.compared import text_of, written
 from tests.support.runs import block, lora
-
-HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-
-
-def written(path: Path, text: str, **tensors: np.ndarray) -> Path:
-    model = parse_model(f"{HEAD} g {text}")
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in tensors.items())
-    onnx.save(model, path)
-    return path
 
 
 def compared(tmp_path: Path, before: str, after: str, **tensors: np.ndarray) -> ModelComparison:
@@ -36,10 +26,6 @@ def named(comparison: ModelComparison) -> list[str]:
     """The values at which two models are said to begin to differ."""
     after = comparison.pairing.after
     return [after.name(difference.after) for region in comparison.regions for difference in region.differences]
-
-
-def text_of(comparison: ModelComparison) -> str:
-    return "\n".join(line for region in comparison.regions for line in region_lines(comparison, region))
 
 
 def test_a_model_is_itself(tmp_path: Path) -> None:

@@ -37,6 +37,16 @@ def test_outputs_at_the_end_that_nobody_reads_are_left_out() -> None:
         read(dropout, [MATRIX], ["y", "mask"])
 
 
+def test_outputs_in_between_that_nobody_reads_are_left_out() -> None:
+    """Exporters name all four results of a skip connection, of which two are read."""
+    skip = helper.make_node("SkipLayerNormalization", list("xzgb"), ["y", "mean", "inverse", "sum"], domain="com.microsoft")
+    row = TensorType(DataType.FLOAT, (3,))
+    node = read(skip, [MATRIX, MATRIX, row, row], ["y", "sum"])
+    assert node.names == ("y", "sum") and node.attributes["sum"]
+    with pytest.raises(NotUnderstood, match="SkipLayerNormalization with the output 'mean'"):
+        read(skip, [MATRIX, MATRIX, row, row], ["y", "sum", "mean"])
+
+
 def test_inputs_without_a_type_or_a_value() -> None:
     with pytest.raises(NotUnderstood, match="the type of input 0 is unknown"):
         read(helper.make_node("Relu", ["x"], ["y"]), [None])
