@@ -45,7 +45,7 @@ class EnumerationLimits:
     Attributes:
         operators: of a block graph; inputs, numbers and savers do not count.
         values: at most so many are made.
-        seconds: of a processor, at most so many: others that work at the same time change nothing of what is found.
+        seconds: of a processor, at most so many; time that others have it does not count.
         pruned: whether abstract expressions prune.
     """
 
