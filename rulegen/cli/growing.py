@@ -205,7 +205,11 @@ def _tell_contradicted(growths: Iterable[Growth]) -> None:
 @click.option("--kernels", is_flag=True, help="Search kernels for the Lax subprograms of the models instead.")
 @click.option("--block-ops", type=click.IntRange(1, 20), default=11, show_default=True, help="With --kernels: of a block graph.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=10.0, show_default=True, help="With --kernels: for a subprogram."
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="With --kernels: for a subprogram, of a processor.",
 )
 @click.option(
     "--device", type=click.Choice(list(LIMITS)), default="h200", show_default=True, help="With --kernels: whose memory they fit."

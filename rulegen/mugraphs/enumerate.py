@@ -45,7 +45,7 @@ class EnumerationLimits:
     Attributes:
         operators: of a block graph; inputs, numbers and savers do not count.
         values: at most so many are made.
-        seconds: at most so long.
+        seconds: of a processor, at most so many; time that others have it does not count.
         pruned: whether abstract expressions prune.
     """
 
@@ -133,7 +133,7 @@ class _ValueGrowth:
         self._looks: dict[tuple[Operation, int, int | None], int | None] = {}
         self._asked: dict[tuple[Operation, int], set[int]] = {}
         self._known: dict[tuple[Operation, int], list[tuple[int, bool, int]]] = {}
-        self._ends = time.monotonic() + limits.seconds
+        self._ends = time.process_time() + limits.seconds
 
     def _operands(self, operation: Operation) -> int:
         if operation.kind is ValueKind.ENTRYWISE:
@@ -199,7 +199,7 @@ class _ValueGrowth:
         return self._looks[key]
 
     def _check_clock(self) -> None:
-        if time.monotonic() > self._ends:
+        if time.process_time() > self._ends:
             self._found.stopped = f"{self._limits.seconds:g} s"
 
     def _enter(self, operation: Operation, operands: tuple[Value, ...], look: int) -> None:

@@ -24,7 +24,7 @@ from rulegen.mugraphs.blocks import Axes, blocks_of, needed_between
 from rulegen.mugraphs.goals import BlockProgram, Goal
 from rulegen.mugraphs.values import Value, ValueKind, Values
 
-__all__ = ["MadeKernel", "kernels_of_values"]
+__all__ = ["KnownBlocks", "MadeKernel", "kernels_of_values"]
 
 _MOST_BLOCKS = 5
 """Block graphs of a kernel: Mirage's bound of kernel operators."""
@@ -49,15 +49,32 @@ class MadeKernel:
     work: float
 
 
+@dataclass(frozen=True, slots=True)
+class _WeighedBlock:
+    """A block graph and its work."""
+
+    block: Block
+    work: float
+
+
+_Saved = tuple[int, tuple[str, Axes], TensorType]
+"""The number of a value, and where it is saved."""
+KnownBlocks = dict[tuple[tuple[_Saved, ...], tuple[_Saved, ...]], list[_WeighedBlock]]
+"""Of a goal: for values that are held and values that are computed the block graphs that fit a device."""
+
+
 def kernels_of_values(
-    goal: Goal, program: BlockProgram, values: Values, roots: Sequence[Value], device: DeviceLimits
+    goal: Goal, program: BlockProgram, values: Values, roots: Sequence[Value], device: DeviceLimits, known: KnownBlocks
 ) -> Iterator[MadeKernel]:
     """The kernels that compute some values, that are valid and fit a device.
 
     Those of one block graph, one for each loop; then of each number of block graphs the one of least work, where that is less
     than with fewer.
+
+    Args:
+        known: what was made of other values of this goal, for this device, which share most of what they take; it grows.
     """
-    making = _Making(goal, program, values, roots, device)
+    making = _Making(goal, program, values, roots, device, known)
     least = float("inf")
     for blocks in making.whole():
         made = making.kernel(blocks)
@@ -72,14 +89,6 @@ def kernels_of_values(
             yield best
 
 
-@dataclass(frozen=True, slots=True)
-class _WeighedBlock:
-    """A block graph and its work."""
-
-    block: Block
-    work: float
-
-
 _Held = tuple[int, ...]
 """Numbers of values, in order."""
 
@@ -87,13 +96,21 @@ _Held = tuple[int, ...]
 class _Making:
     """Makes the kernels of some values."""
 
-    def __init__(self, goal: Goal, program: BlockProgram, values: Values, roots: Sequence[Value], device: DeviceLimits) -> None:
+    def __init__(
+        self,
+        goal: Goal,
+        program: BlockProgram,
+        values: Values,
+        roots: Sequence[Value],
+        device: DeviceLimits,
+        known: KnownBlocks,
+    ) -> None:
         self._goal, self._program, self._values, self._roots, self._device = goal, program, values, roots, device
         taken = {*goal.types}
         names = (name for number in itertools.count() if (name := f"y{number}") not in taken)
         self._outputs = {root.number: (name, axes) for root, name, axes in zip(roots, names, program.outputs, strict=False)}
         self._sizes = {axis: self._size(size) for axis, size in program.axes.items()}
-        self._known: dict[tuple[_Held, _Held], list[_WeighedBlock]] = {}
+        self._known = known
         self._needed = needed_between(values, roots, {})
         self._inputs = tuple(Tensor(leaf.name, goal.types[leaf.name]) for leaf in variables(goal.roots))
 
@@ -138,7 +155,7 @@ class _Making:
         """The block graphs that compute some values where others are held, one for each loop, that fit the device."""
         needed = {v.number for v in needed_between(self._values, [self._values[root] for root in roots], dict.fromkeys(held))}
         held = tuple(number for number in held if number in needed)
-        key = (held, roots)
+        key = (self._saved(held), self._saved(roots))
         if key not in self._known:
             tensors = {number: self._tensor(number) for number in (*held, *roots)}
             stored, loaded = {root: tensors[root] for root in roots}, {number: tensors[number] for number in held}
@@ -158,6 +175,9 @@ class _Making:
         multiplied = any(v.operation.kind is ValueKind.DOT and number in v.operands for v in self._needed)
         shape = tuple(self._program.axes[axis] for axis in self._tensor(number)[1])
         return TensorType(self._goal.outputs[0].dtype if multiplied else DataType.FLOAT, shape)
+
+    def _saved(self, numbers: _Held) -> tuple[_Saved, ...]:
+        return tuple((number, self._tensor(number), self._type(number)) for number in numbers)
 
     def _work(self, block: Block) -> float:
         """What a block graph does, in entries loaded."""

@@ -91,7 +91,8 @@ def searched(goals: Sequence[Goal], how: KernelSearch, journal: Journal, seconds
     """The outcome for each goal, in order, until the time is over.
 
     Args:
-        seconds: for all of them; what is left of it when a goal is begun is shared with those that wait.
+        seconds: by the clock, for all of them; what is left of it when a goal is begun is shared with those that wait. A goal
+            may have its share of a processor, which takes longer where others work: who asked ends it then.
     """
     ends = time.monotonic() + seconds
     for number, goal in enumerate(goals):

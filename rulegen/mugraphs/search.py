@@ -11,7 +11,7 @@ from mugraph.domains.base import Unsupported
 from mugraph.terms.shape import ShapeError, Undecided
 from rulegen.mugraphs.enumerate import EnumerationLimits, Found
 from rulegen.mugraphs.goals import Goal, GoalProgram
-from rulegen.mugraphs.kernels import kernels_of_values
+from rulegen.mugraphs.kernels import KnownBlocks, kernels_of_values
 from rulegen.mugraphs.values import Value, closure_of
 from rulegen.mugraphs.verification import RandomTests, random_tests
 from rulegen.mugraphs.windows import graphs_of
@@ -72,7 +72,7 @@ class FoundKernels:
 
 def search(goal: Goal, how: KernelSearch) -> FoundKernels:
     """The kernels of one block graph, and of several, that compute a goal."""
-    began, outcome = time.monotonic(), FoundKernels(goal)
+    began, outcome = time.process_time(), FoundKernels(goal)
     try:
         program = GoalProgram(goal)
         outcome.operators = program.operators
@@ -104,7 +104,7 @@ def search(goal: Goal, how: KernelSearch) -> FoundKernels:
         rule = kernel_rule(kernel, provenance, how.seed)
         if rule.certificate.evidence is Evidence.PROVED or interpret(kernel, LEAST_TESTS, how.seed) is None:
             outcome.rules.append(rule)
-    outcome.seconds = time.monotonic() - began
+    outcome.seconds = time.process_time() - began
     return outcome
 
 
@@ -114,7 +114,8 @@ _Roots = tuple[Value, ...]
 def _kernels(goal: Goal, found: Found, device: DeviceLimits) -> list[tuple[_Roots, Kernel]]:
     """The kernels of what was found, with what they compute: those of least work first, each once."""
     made: dict[bytes, tuple[float, _Roots, Kernel]] = {}
+    known: KnownBlocks = {}
     for roots in found.results[:_MOST_MADE]:
-        for each in kernels_of_values(goal, found.program, found.values, roots, device):
+        for each in kernels_of_values(goal, found.program, found.values, roots, device, known):
             made.setdefault(each.kernel.digest, (each.work, roots, each.kernel))
     return [(roots, kernel) for _, roots, kernel in sorted(made.values(), key=lambda item: item[0])]

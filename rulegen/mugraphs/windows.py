@@ -38,7 +38,7 @@ def graphs_of(program: BlockProgram, limits: EnumerationLimits, seed: int = 0) -
     Those of at most so many operators are enumerated where the goal itself has no more; where that is not done, or does not come
     to its end, graphs are rewritten in windows, too. The outcome says so.
     """
-    ends = time.monotonic() + limits.seconds
+    ends = time.process_time() + limits.seconds
     if program.operators <= limits.operators:
         found = enumerate_values(program, replace(limits, seconds=_SHARE * limits.seconds), seed)
         reason = found.stopped and "not all graphs"
@@ -93,7 +93,7 @@ class _Rewriting:
             if value.operation.kind.is_leaf or values.look(value).shift is not None:
                 continue
             if value.number not in self._known:
-                if time.monotonic() > self._ends:
+                if time.process_time() > self._ends:
                     self.stopped = f", stopped after {self._limits.seconds:g} s"
                     return
                 self._known[value.number] = self._alternatives(value)
@@ -113,7 +113,7 @@ class _Rewriting:
             look = _look(program)
             if look not in self._looks:
                 self.windows += 1
-                seconds = max(self._ends - time.monotonic(), 0.0)
+                seconds = max(self._ends - time.process_time(), 0.0)
                 values = min(self._limits.values, _MOST_VALUES)
                 self._looks[look] = enumerate_values(
                     program, EnumerationLimits(most, values, seconds, self._limits.pruned), self._seed

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import count
+from types import SimpleNamespace
+
 import pytest
 import z3
 
@@ -168,6 +171,12 @@ def test_candidates_of_equal_expressions_are_refuted_by_fingerprints() -> None:
 def test_limits_stop_an_enumeration_and_it_says_so() -> None:
     assert found(NORM, 11, values=50).stopped == "50 values"
     assert found(NORM, 11, seconds=0.0).stopped == "0 s"
+
+
+def test_time_that_others_had_the_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = count(step=3600)
+    monkeypatch.setattr(enumeration, "time", SimpleNamespace(process_time=lambda: 0.0, monotonic=lambda: next(hours)))
+    assert not found(NORM, 8, seconds=1.0).stopped
 
 
 def test_a_goal_without_operators_of_tiles_is_refused() -> None:

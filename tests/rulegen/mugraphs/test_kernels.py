@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import LIMITS
 from mugraph.blocks.statements import Dot
 from mugraph.blocks.text import parse_kernel
 from mugraph.onnx import load
 from mugraph.terms.shape import DataType
 from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.goals import Goal, GoalProgram
+from rulegen.mugraphs.kernels import KnownBlocks, kernels_of_values
 from rulegen.mugraphs.lax import SubprogramBounds, goals_of
 from rulegen.mugraphs.search import KernelSearch, search
 from rulegen.mugraphs.values import closure_of
@@ -131,6 +133,24 @@ def test_deep_programs_of_the_paper_are_found_as_one_proved_kernel(label: str) -
     found = [kernel for rule in outcome.rules if (kernel := kernel_of_rule(rule)) is not None]
     assert any(len(kernel.blocks) == 1 for kernel in found)
     assert all("proved(sizes=all)" in str(rule.certificate) for rule in outcome.rules)
+
+
+def test_block_graphs_that_graphs_of_a_goal_share_are_made_once() -> None:
+    """And whatever was made before, the kernels are those that are made of a graph by itself."""
+    wide = replace(NORM, sizes={"m": 4096, "k": 4096, "n": 65536})
+    found = graphs_of(GoalProgram(wide), EnumerationLimits(6))
+    shared, alone = KnownBlocks(), list[KnownBlocks]()
+    for roots in found.results:
+        alone.append(KnownBlocks())
+        once, again = (
+            [
+                (made.kernel.digest, made.work)
+                for made in kernels_of_values(wide, found.program, found.values, roots, LIMITS["h200"], known)
+            ]
+            for known in (alone[-1], shared)
+        )
+        assert once == again
+    assert 0 < len(shared) < sum(map(len, alone))
 
 
 def test_windows_find_what_a_whole_enumeration_finds_first() -> None:
