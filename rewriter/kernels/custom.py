@@ -176,9 +176,13 @@ class CustomKernels:
         """Leaves the kernels that a model came with as they are."""
         self._given = set(kernels_of(graph))
 
-    def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
-        """The candidates with kernels for fusable sets, without those kernels that do not work."""
-        for child in self.proposals.children(moves, candidate):
+    def children(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> Iterator[Candidate]:
+        """The candidates with kernels for fusable sets, without those kernels that do not work.
+
+        Args:
+            moves, candidate, left: as for :meth:`rewriter.kernels.proposals.KernelProposals.children`.
+        """
+        for child in self.proposals.children(moves, candidate, left):
             if not any(self.refusal(move.direction.rule) for move in child.moves):
                 yield child
 

@@ -7,8 +7,11 @@ several kernels, and none of them alone shows what they save together.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from mugraph.blocks.block import Kernel
@@ -50,8 +53,16 @@ _Priced = list[tuple[float, Direction, Candidate]]
 """Microseconds that a move saves, its direction and what comes of it."""
 
 
+_PRICING = 0.5
+"""Share of the time for kernels in which they are built and priced; in the rest the best are proved, and taken in turn."""
+
+
 def _proved(rule: Rule) -> bool:
     return True
+
+
+def _forever() -> float:
+    return math.inf
 
 
 def _written(kernel: Kernel) -> str:
@@ -61,8 +72,10 @@ def _written(kernel: Kernel) -> str:
 class KernelProposals:
     """Proposes kernels for the candidates of one run's searches.
 
-    Requires: the candidates are of one model. Ensures: kernels of one look are built and tested once, and one rule is one
-    direction, however many candidates ask. What comes of a candidate depends on the candidate and the rules alone.
+    Requires: the candidates are of one model. Ensures: kernels of one look are built, proved or tested, and written once, and one
+    rule is one direction, however many candidates ask; no kernel is proved, tested or written before its price says that it saves
+    something, and none that was not stands in a candidate that is proposed. What comes of a candidate depends on the candidate
+    and the rules alone, unless the time ends it.
 
     Args:
         stored: gives multi-level rules, when they are first needed: where they match, nothing is built.
@@ -88,6 +101,7 @@ class KernelProposals:
         self._give_stored, self._is_proved, self.provider = stored, is_proved, provider
         self._builder, self._chunked = KernelBuilder(), ChunkedAttention()
         self._directions: dict[str, Direction] = {}
+        self._drafts: dict[str, tuple[FusableSet, Form]] = {}
         self._readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = {}
 
     @property
@@ -99,7 +113,7 @@ class KernelProposals:
     def _stored(self) -> Sequence[Rule]:
         return tuple(self._give_stored())
 
-    def children(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+    def children(self, moves: Moves, candidate: Candidate, left: Callable[[], float] = _forever) -> Iterator[Candidate]:
         """The candidates in which fusable sets are kernels: the best moves in turn, then the best alone.
 
         Only where the model runs on their provider.
@@ -107,18 +121,19 @@ class KernelProposals:
         Args:
             moves: apply and price them.
             candidate: where to look.
+            left: tells the seconds that are left; of what is built by then the best is proposed.
         """
         if moves.prices.costs.provider != self.provider:
             return
-        current, priced = self._in_turn(moves, candidate)
+        current, priced = self._in_turn(moves, candidate, left)
         if current is not candidate:
             yield current
-        for _, _, child in priced[:_SINGLES]:
-            yield child
+        singles = (self._confirmed(child) for _, _, child in priced)
+        yield from itertools.islice((child for child in singles if child is not None), _SINGLES)
         # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
         # a mask hides, where that is known by positions.
         for prepared in (*_joined(moves, candidate), *positioned(moves, candidate)):
-            current, _ = self._in_turn(moves, prepared)
+            current, _ = self._in_turn(moves, prepared, left)
             if current is not prepared:
                 yield current
 
@@ -158,7 +173,8 @@ class KernelProposals:
     def proposals(self, graph: Graph) -> Iterator[Direction]:
         """The rules that put kernels in place of a graph's fusable sets: stored ones for its sizes, then those that are built.
 
-        What a stored rule of the lowering's covers is not lowered again; what a search found stands beside what is lowered.
+        What a stored rule of the lowering's covers is not lowered again; what a search found stands beside what is lowered. What
+        is built is neither proved nor tested yet.
         """
         covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
         for direction, matches in self.known(graph):
@@ -167,7 +183,7 @@ class KernelProposals:
             yield direction
         for fusable in propose(graph):
             if (tuple(sorted(fusable.roots)), frozenset(fusable.operands.values())) not in covered:
-                yield from self.built(fusable)
+                yield from self._drafted(fusable)
 
     def known(self, graph: Graph) -> Iterator[tuple[Direction, list[Match]]]:
         """The stored rules for a graph's sizes, and where they match; nothing is built for them."""
@@ -179,20 +195,55 @@ class KernelProposals:
                     break
                 yield direction, matches
 
-    def built(self, fusable: FusableSet, *, proved: bool = False) -> Iterator[Direction]:
-        """The rules that put kernels, of each form, in place of a fusable set; ``reasons`` counts why there are none.
+    def proved(self, fusable: FusableSet) -> Iterator[Direction]:
+        """The rules that put kernels, of each form, in place of a fusable set and are proved for all sizes.
 
-        Args:
-            proved: only kernels that are proved for all sizes.
+        ``reasons`` counts why there are none.
         """
+        return self._of_forms(fusable, lambda form: self._builder.build(fusable, form, proved=True).rule)
+
+    def _drafted(self, fusable: FusableSet) -> Iterator[Direction]:
+        """As :meth:`proved`, neither proved nor tested where they were not already."""
+
+        def drafted(form: Form) -> Rule:
+            rule = self._builder.draft(fusable, form).rule
+            if rule.id not in self._directions:
+                self._drafts[rule.id] = fusable, form
+            return rule
+
+        return self._of_forms(fusable, drafted)
+
+    def _of_forms(self, fusable: FusableSet, rule_of: Callable[[Form], Rule]) -> Iterator[Direction]:
         if not all(type_.dtype in _ELEMENTS | _COMPARED for type_ in fusable.types.values()):
             self.reasons["an element type that kernels do not read"] += 1
             return
         for form in _forms(fusable):
             try:
-                yield self._direction(self._builder.build(fusable, form, proved=proved).rule)
+                yield self._direction(rule_of(form))
             except NotFusable as reason:
                 self.reasons[str(reason)] += 1
+
+    def _confirmed(self, child: Candidate) -> Candidate | None:
+        """A candidate once the kernel of its last move, which may be a draft, is proved or tested, and written; ``None`` where it
+        is wrong or cannot be written."""
+        move = child.moves[-1]
+        rule = move.direction.rule
+        if rule.id in self._drafts:
+            try:
+                self._directions[rule.id] = Direction(self._builder.build(*self._drafts[rule.id]).rule, True, self.provider)
+                del self._drafts[rule.id]
+            except NotFusable as reason:
+                self.reasons[str(reason)] += 1
+                return None
+        kernel = kernel_of_rule(rule)
+        if kernel is not None and (reason := self._unwritten(kernel)):
+            self.reasons[reason] += 1
+            return None
+        direction = self._directions.get(rule.id, move.direction)
+        if direction is move.direction:
+            return child
+        matches = tuple(replace(match, direction=direction) for match in move.matches)
+        return replace(child, moves=(*child.moves[:-1], replace(move, direction=direction, matches=matches)))
 
     def _direction(self, rule: Rule) -> Direction:
         """The one direction of a rule that is used: a kernel in place of its fusable set."""
@@ -208,19 +259,24 @@ class KernelProposals:
             self._readings[key] = kernel, self._direction(kernel_rule(kernel, _origin(rule)))
         return self._readings[key]
 
-    def _in_turn(self, moves: Moves, candidate: Candidate) -> tuple[Candidate, _Priced]:
-        """The candidate after the best kernels in turn, and each of them alone, the best first."""
+    def _in_turn(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> tuple[Candidate, _Priced]:
+        """The candidate after the best kernels in turn, and each of them alone, the best first, as far as the time allows."""
         priced: _Priced = []
+        least = left() * (1 - _PRICING)
         for direction in self.proposals(candidate.graph):
-            child = self._take(moves, candidate, direction)
+            if left() < least:
+                break
+            child = self._priced(moves, candidate, matches_of(candidate.graph, direction))
             if child is not None and child.moves[-1].gain > 0:
                 priced.append((child.moves[-1].gain, direction, child))
         priced.sort(key=lambda item: -item[0])
         current = candidate
         for _, direction, _ in priced:
-            following = self._take(moves, current, direction)
+            if left() < 0:
+                break
+            following = self._priced(moves, current, matches_of(current.graph, direction))
             if following is not None and following.cost < current.cost:
-                current = following
+                current = self._confirmed(following) or current
         return current, priced
 
     def _take(self, moves: Moves, candidate: Candidate, direction: Direction) -> Candidate | None:
@@ -229,18 +285,16 @@ class KernelProposals:
 
     def taken(self, moves: Moves, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
         """The candidate with a kernel at some matches of its rule; ``None`` where there is none or no schedule fits."""
-        if not matches:
-            return None
+        child = self._priced(moves, candidate, matches)
+        return None if child is None else self._confirmed(child)
+
+    def _priced(self, moves: Moves, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
+        """As :meth:`taken`, also of a draft, and whether or not the kernel can be written."""
         try:
-            child = moves.take(candidate, matches)
+            return moves.take(candidate, matches) if matches else None
         except (InvalidBlock, ShapeError, Undecided) as problem:
             self.reasons[str(problem)] += 1
             return None
-        kernel = kernel_of_rule(matches[0].direction.rule)
-        if child is not None and kernel is not None and (reason := self._unwritten(kernel)):
-            self.reasons[reason] += 1
-            return None
-        return child
 
     def _unwritten(self, kernel: Kernel) -> str:
         """Why a kernel cannot be written; empty where it can. Each is written once."""

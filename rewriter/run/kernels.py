@@ -21,7 +21,7 @@ from rewriter.run.task import Task
 from rewriter.runtime import is_built
 from rewriter.runtime_env import c_compiler_version
 from rewriter.search.candidate import Candidate
-from rewriter.search.expansion import Generator, SchemeGenerator
+from rewriter.search.expansion import Generator, KernelGenerator, SchemeGenerator
 from rewriter.search.explain import NearMiss
 from rewriter.search.strategy import STRATEGIES, MoveKind
 from rules_db.entries import RuleBook
@@ -111,7 +111,7 @@ class RunKernels:
         return self._custom is not None
 
     @property
-    def generators(self) -> tuple[Generator, ...]:
+    def generators(self) -> tuple[KernelGenerator, ...]:
         """Proposals for the search, in which fusable sets are kernels."""
         return () if self._custom is None else (self._custom.children,)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from mugraph.graph import Graph
 from rewriter.search.candidate import Candidate
-from rewriter.search.expansion import Expansion, Generator, SchemeGenerator
+from rewriter.search.expansion import Expansion, Generator, KernelGenerator, SchemeGenerator
 from rewriter.search.moves import Moves
 from rewriter.search.roles import wraps
 from rewriter.search.strategy import BACKTRACKING, MoveKind, Strategy
@@ -92,7 +92,7 @@ class Backtracking:
     limits: SearchLimits
     strategy: Strategy = BACKTRACKING
     layouts: tuple[Generator, ...] = ()
-    kernels: tuple[Generator, ...] = ()
+    kernels: tuple[KernelGenerator, ...] = ()
     schemes: tuple[SchemeGenerator, ...] = ()
     progress: Callable[[int, float, float], None] | None = None
     starts: tuple[Generator, ...] = ()

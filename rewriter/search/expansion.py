@@ -14,10 +14,13 @@ from rewriter.search.moves import Moves, SiteGroup
 from rewriter.search.roles import kind_of, wraps
 from rewriter.search.strategy import RULES, MoveKind
 
-__all__ = ["Expansion", "Generator", "SchemeGenerator"]
+__all__ = ["Expansion", "Generator", "KernelGenerator", "SchemeGenerator"]
 
 Generator = Callable[[Moves, Candidate], Iterable[Candidate]]
 """Proposes further children of a candidate, reached from it by :meth:`Moves.take`. It keeps what it learns of a model itself."""
+
+KernelGenerator = Callable[[Moves, Candidate, Callable[[], float]], Iterable[Candidate]]
+"""As :data:`Generator`, of kernels; it is told how many seconds are left, and proposes what it met by the time that none are."""
 
 SchemeGenerator = Callable[[Moves, Candidate, frozenset[str]], Iterable[Candidate]]
 """As :data:`Generator`, of the fusion schemes that can be reached from a candidate without rules of some ids. What it proposed
@@ -46,7 +49,7 @@ class Expansion:
     banned: frozenset[str] = frozenset()
     deadline: float = math.inf
     layouts: tuple[Generator, ...] = ()
-    kernels: tuple[Generator, ...] = ()
+    kernels: tuple[KernelGenerator, ...] = ()
     schemes: tuple[SchemeGenerator, ...] = ()
 
     @property
@@ -56,7 +59,11 @@ class Expansion:
 
     def is_over(self) -> bool:
         """Whether the time for making children is spent."""
-        return time.monotonic() > self.deadline
+        return self.left() < 0
+
+    def left(self) -> float:
+        """Seconds that are left for making children; infinite where no clock ends that."""
+        return self.deadline - time.monotonic()
 
     def children(self, candidate: Candidate, slack: float) -> Iterator[Candidate]:
         """One child a move, those that take every improving move in turn, and other layouts; where none improves, kernels too.
@@ -98,8 +105,8 @@ class Expansion:
 
         Args:
             candidate: where to begin.
-            first: the instant at which the first round ends; what comes of it is asked for kernels, however long that takes. Of
-                a round that the time ends the moves that were made by then are left, or the best of those that were met.
+            first: the instant at which the first round ends, with the kernels for what comes of it. Of a round that the time ends
+                the moves that were made by then are left, or the best of those that were met, and the kernels likewise.
         """
         if not self.kernels or not self.kinds >= {MoveKind.SUBSTITUTION}:
             return
@@ -117,7 +124,7 @@ class Expansion:
             is_lowest = following is current
             if is_lowest == is_asked:
                 yield following
-                yield from itertools.islice(self.admitted(self.kernels, following), 1)
+                yield from itertools.islice(within.admitted(map(within._of_kernels, self.kernels), following), 1)
             if is_lowest:
                 return
             current, within, is_asked = following, self, True
@@ -142,14 +149,14 @@ class Expansion:
     def _proposed(self, candidate: Candidate, *, layouts_alone: bool = False) -> Iterator[Candidate]:
         """The children that generators propose without a banned rule."""
         layouts = self.layouts if MoveKind.LAYOUT in self.kinds else ()
-        kernels = self.kernels if MoveKind.SUBSTITUTION in self.kinds and not layouts_alone else ()
+        kernels = map(self._of_kernels, self.kernels if MoveKind.SUBSTITUTION in self.kinds and not layouts_alone else ())
         schemes = map(self._of_schemes, self.schemes if MoveKind.SCHEME in self.kinds else ())
         for child in self.admitted((*layouts, *kernels, *schemes), candidate):
             yield child
             if self.is_over():
                 return
 
-    def admitted(self, generators: Sequence[Generator], candidate: Candidate) -> Iterator[Candidate]:
+    def admitted(self, generators: Iterable[Generator], candidate: Candidate) -> Iterator[Candidate]:
         """What generators propose without a banned rule, which they do not know: what they take beside it they propose alone."""
         known = (direction for direction in self.moves.matches.directions if direction.rule.id not in self.banned)
         moves = self.moves.subset(known) if self.banned else self.moves
@@ -157,6 +164,10 @@ class Expansion:
             for child in generator(moves, candidate):
                 if not any(move.direction.rule.id in self.banned for move in child.moves):
                     yield child
+
+    def _of_kernels(self, generator: KernelGenerator) -> Generator:
+        """A generator of kernels, which is told how much time is left."""
+        return lambda moves, candidate: generator(moves, candidate, self.left)
 
     def _of_schemes(self, generator: SchemeGenerator) -> Generator:
         """A generator of schemes, which is told what is banned."""

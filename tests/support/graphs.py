@@ -11,7 +11,7 @@ from mugraph.terms.shape import TensorType
 from mugraph.terms.text import Parser, parse_term, parse_type
 from rewriter.search.apply import plan_match, substitute_match
 from rewriter.search.backtracking import Backtracking, SearchLimits
-from rewriter.search.expansion import Generator
+from rewriter.search.expansion import Generator, KernelGenerator
 from rewriter.search.match import Direction, Match, NoMatch
 from rewriter.search.matches import Matches
 from rewriter.search.moves import NOISE, Moves
@@ -134,7 +134,7 @@ def backtracking(
     runtime_directions: Collection[str] = (),
     strategy: Strategy = BACKTRACKING,
     layouts: Sequence[Generator] = (),
-    kernels: Sequence[Generator] = (),
+    kernels: Sequence[KernelGenerator] = (),
     progress: Callable[[int, float, float], None] | None = None,
     **limits: float,
 ) -> Backtracking:

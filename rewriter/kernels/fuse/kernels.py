@@ -9,9 +9,13 @@ for all sizes (:mod:`rules_db.trust.formulas.proof`) is tested at the model's ow
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 from mugraph.blocks.block import Kernel
+from mugraph.blocks.operator import kernel_terms
 from mugraph.blocks.sizes import specialised
 from mugraph.terms.term import Term, walk
 from rewriter.kernels.fuse.builder import NotFusable
@@ -19,11 +23,31 @@ from rewriter.kernels.fuse.fusable import FusableSet
 from rewriter.kernels.fuse.lower import lower, shared_heads
 from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
+from rules_db.trust.certificate import Certificate
 from rules_db.trust.formulas.proof import why_not_proved
-from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_of_rule, kernel_rule
-from rules_db.trust.rule import Rule
+from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
+from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["Built", "KernelBuilder"]
+__all__ = ["Built", "Draft", "KernelBuilder"]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A kernel of a fusable set of which nothing is known yet: neither proved nor tested.
+
+    Attributes:
+        kernel: with the model's sizes.
+        general: with symbols for sizes; the same where there are none to find.
+    """
+
+    kernel: Kernel
+    general: Kernel
+
+    @cached_property
+    def rule(self) -> Rule:
+        """The rule that it would be, which no evidence stands behind: it can be matched and priced, and no more."""
+        types = {tensor.name: tensor.type for tensor in self.kernel.inputs}
+        return Rule(self.kernel.body, kernel_terms(self.kernel), types, (), FloatClass.REASSOCIATES, Certificate(()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +63,38 @@ class Built:
     general: Kernel
 
 
+_Found = TypeVar("_Found", Draft, Built)
+
+
 class KernelBuilder:
     """Builds and tests kernels; what was built once, of a look, is not built again.
 
-    A kernel that is proved is tested where it is about to be used (:meth:`confirm`), any other as it is built.
+    Most kernels save nothing, and a proof takes longer than a price: a draft (:meth:`draft`) is proved or tested by whoever wants
+    it (:meth:`build`). A kernel that is proved is tested where it is about to be used (:meth:`confirm`).
     """
 
     def __init__(self) -> None:
+        self._drafts: dict[tuple[object, ...], Draft | str] = {}
         self._built: dict[tuple[object, ...], Built | str] = {}
         self._tested: dict[bytes, str | None] = {}
         self._untested: dict[bytes, Kernel] = {}
         self._sources: dict[str, tuple[FusableSet, Form]] = {}
 
+    def draft(self, fusable: FusableSet, form: Form = PLAIN) -> Draft:
+        """The kernel of a fusable set, neither proved nor tested. Raises :class:`NotFusable`."""
+        key = (fusable.key, form)
+        if key not in self._drafts:
+            try:
+                self._drafts[key] = _of_entries(next(_variants(fusable, form)))
+            except NotFusable as reason:
+                self._drafts[key] = str(reason)
+        return _given(self._drafts[key])
+
     def build(self, fusable: FusableSet, form: Form = PLAIN, *, proved: bool = False) -> Built:
-        """The kernel of a fusable set.
+        """The kernel of a fusable set, proved or tested.
 
         Args:
-            proved: only one that is proved for all sizes; else tests will do.
+            proved: the first of its variants that is proved for all sizes; else tests will do.
 
         Raises:
             NotFusable: there is none; the message is the reason.
@@ -63,59 +102,21 @@ class KernelBuilder:
         key = (fusable.key, form, proved)
         if key not in self._built:
             try:
-                built = self._built[key] = self._build(fusable, form, proved)
+                draft = _of_entries(_proved(_variants(fusable, form))) if proved else self.draft(fusable, form)
+                built = self._built[key] = self._certified(draft)
                 self._sources.setdefault(built.rule.id, (fusable, form))
             except NotFusable as reason:
                 self._built[key] = str(reason)
-        result = self._built[key]
-        if isinstance(result, str):
-            raise NotFusable(result)
-        return result
+        return _given(self._built[key])
 
-    def _build(self, fusable: FusableSet, form: Form, proved: bool) -> Built:
-        if any(0 in type_.shape for type_ in fusable.types.values()):
-            raise NotFusable("a dimension without entries")
-        built = self._lowered(fusable, form, proved)
-        kernel = kernel_of_rule(built.rule)
-        if kernel is None or kernel.is_empty:
-            raise NotFusable("a part of a dimension without entries")
-        return built
-
-    def _lowered(self, fusable: FusableSet, form: Form, proved: bool) -> Built:
-        """The kernel of the most general sizes, but for heads that share keys: these are together where there is one query."""
-        apart: Built | None = None
-        for variant in VARIANTS:
-            general = generalised(fusable.terms, fusable.types, variant)
-            if general is None:
-                continue
-            try:
-                kernel = lower(_name(general.terms), general.types, _outputs(general.terms), form)
-                sized = specialised(kernel, general.sizes)
-            except NotFusable:
-                continue
-            if sized.body == fusable.terms and all(fusable.types[t.name] == t.type for t in sized.inputs):
-                if any(shared_heads(block) is not None for block in sized.blocks):
-                    apart = apart or self._built_of(sized, kernel, proved)
-                elif (built := self._built_of(sized, kernel, proved)) is not None:
-                    return built
-        if apart is not None:
-            return apart
-        kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
-        built = self._built_of(kernel, kernel, proved)
-        if built is None:
-            raise NotFusable(f"kernel {kernel.name} is not proved for all sizes")
-        return built
-
-    def _built_of(self, sized: Kernel, general: Kernel, proved: bool) -> Built | None:
-        """A kernel and what it is made of, proved or tested; ``None`` where it has to be proved and is not."""
-        if why_not_proved(general) is None:
-            self._untested[sized.digest] = general
-        elif proved:
-            return None
+    def _certified(self, draft: Draft) -> Built:
+        """A draft that is proved, or else tested. Raises :class:`NotFusable` where tests say that it is wrong."""
+        if why_not_proved(draft.general) is None:
+            self._untested[draft.kernel.digest] = draft.general
         else:
-            self.test(general)
-            self.test(sized)
-        return Built(kernel_rule(sized, {}, general=general), general)
+            self.test(draft.kernel)  # first, since it says at once where there are more entries than can be tested
+            self.test(draft.general)
+        return Built(kernel_rule(draft.kernel, {}, general=draft.general), draft.general)
 
     def stored(self, rule: Rule) -> Rule | None:
         """The rule for other models behind one that was built here for a model's sizes."""
@@ -141,6 +142,53 @@ class KernelBuilder:
         problem = self._tested[kernel.digest]
         if problem:
             raise NotFusable(f"kernel {kernel.name} is wrong or cannot be tested: {problem}")
+
+
+def _given(found: _Found | str) -> _Found:
+    """Raises NotFusable for a reason why there is nothing."""
+    if isinstance(found, str):
+        raise NotFusable(found)
+    return found
+
+
+def _variants(fusable: FusableSet, form: Form) -> Iterator[Draft]:
+    """The kernels of a set, that of the most general sizes first, but for heads that share keys: these are together where there
+    is one query. The last has the set's own sizes. Raises NotFusable where that is none."""
+    if any(0 in type_.shape for type_ in fusable.types.values()):
+        raise NotFusable("a dimension without entries")
+    apart: list[Draft] = []
+    for variant in VARIANTS:
+        general = generalised(fusable.terms, fusable.types, variant)
+        if general is None:
+            continue
+        try:
+            kernel = lower(_name(general.terms), general.types, _outputs(general.terms), form)
+            sized = specialised(kernel, general.sizes)
+        except NotFusable:
+            continue
+        if sized.body == fusable.terms and all(fusable.types[t.name] == t.type for t in sized.inputs):
+            if any(shared_heads(block) is not None for block in sized.blocks):
+                apart.append(Draft(sized, kernel))
+            else:
+                yield Draft(sized, kernel)
+    yield from apart
+    kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
+    yield Draft(kernel, kernel)
+
+
+def _proved(variants: Iterator[Draft]) -> Draft:
+    """The first that is proved for all sizes. Raises NotFusable where none is."""
+    for draft in variants:
+        if why_not_proved(draft.general) is None:
+            return draft
+    raise NotFusable(f"kernel {draft.kernel.name} is not proved for all sizes")
+
+
+def _of_entries(draft: Draft) -> Draft:
+    """Raises NotFusable for one that computes nothing."""
+    if draft.kernel.is_empty:
+        raise NotFusable("a part of a dimension without entries")
+    return draft
 
 
 def _outputs(terms: tuple[Term, ...]) -> list[tuple[str, Term]]:

@@ -236,7 +236,7 @@ class _Descents:
         for end in dict.fromkeys((tail, frozenset[Node]())):
             for with_movements in (True, False):
                 fusable = self._region.fusable(segment, end, with_movements=with_movements)
-                made = () if fusable is None else self._proposals.built(fusable, proved=True)
+                made = () if fusable is None else self._proposals.proved(fusable)
                 if usable := [direction for direction in made if self._may_use(direction.rule)]:
                     return [*stored, *usable]
         return stored

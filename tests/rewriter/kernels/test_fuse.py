@@ -32,6 +32,7 @@ from rewriter.search.replay import replay
 from rulegen.share.audit import audit
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.library import open_rules
+from rules_db.trust.certificate import Evidence
 from rules_db.trust.check import check
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import interpret, kernel_of_rule
@@ -503,6 +504,63 @@ def test_the_search_takes_kernels_at_every_place_and_replays_them() -> None:
     assert again.graph.digest == best.graph.digest
     x = np.random.default_rng(1).standard_normal((1, 32, 64))
     np.testing.assert_allclose(evaluated(best.graph, x)[0], evaluated(graph, x)[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
+    """The kernels for which a proof was asked."""
+    kernels: list[Kernel] = []
+
+    def counted(kernel: Kernel) -> str | None:
+        kernels.append(kernel)
+        return why_not_proved(kernel)
+
+    monkeypatch.setattr("rewriter.kernels.fuse.kernels.why_not_proved", counted)
+    return kernels
+
+
+def test_only_kernels_that_save_something_are_proved_and_written(asked: list[Kernel], monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Kernel] = []
+
+    def why_unwritten(kernel: Kernel) -> str:
+        written.append(kernel)
+        return ""
+
+    moves, proposals = moves_for(), KernelProposals(why_unwritten=why_unwritten)
+    start = moves.start(two_layers())
+    children = list(proposals.children(moves, start))
+    used = {move.direction.rule for child in children for move in child.moves}
+    assert used and all(rule.certificate.evidence is Evidence.PROVED and not check(rule, {}) for rule in used)
+    assert {kernel_of_rule(rule) for rule in used} <= set(written) and len(written) == len(set(written))
+    assert len(asked) == len(written) < len(list(proposals.proposals(start.graph)))
+
+    dear, fresh = moves_for(), KernelProposals(why_unwritten=why_unwritten)
+    del asked[:], written[:]
+    monkeypatch.setattr(type(dear.prices), "difference", lambda *_: 1.0)
+    assert not list(fresh.children(dear, dear.start(two_layers()))) and not asked and not written
+    assert list(fresh.proposals(start.graph)), "there were kernels to be had"
+
+
+def test_a_kernel_that_is_wrong_is_refused_before_it_is_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    moves, start_of = moves_for(), two_layers()
+    monkeypatch.setattr("rewriter.kernels.fuse.kernels.why_not_proved", lambda kernel: "nobody knows")
+    monkeypatch.setattr("rewriter.kernels.fuse.kernels.interpret", lambda kernel, *_: "y0 differs")
+    proposals = KernelProposals()
+    assert not list(proposals.children(moves, moves.start(start_of)))
+    assert any("y0 differs" in reason for reason in proposals.reasons)
+
+
+def test_what_the_time_ends_proposes_the_best_that_was_met(asked: list[Kernel]) -> None:
+    moves = moves_for()
+    start = moves.start(two_layers())
+    costs = []
+    for steps in (0, 8, 1000):
+        clock = iter(range(steps, -1000, -1))
+        proposals = KernelProposals()
+        best = next(proposals.children(moves, start, lambda clock=clock: float(next(clock))), start)  # type: ignore[misc]
+        costs.append(best.cost)
+    none, some, all_of_them = costs
+    assert none == start.cost > some > all_of_them
 
 
 def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -218,7 +218,7 @@ def test_kernels_are_proposed_by_generators_of_their_own() -> None:
     fused = compile_rules([rule("Tanh(Exp(X))", "Relu(X)", "X:[m,n]")])[0]
     seen: list[list[str]] = []
 
-    def kernels(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+    def kernels(moves: Moves, candidate: Candidate, left: Callable[[], float]) -> Iterable[Candidate]:
         seen.append(ops(candidate.graph))
         own = moves.subset([fused])
         matches = own.sites(own.start(candidate.graph), fused)
@@ -240,7 +240,7 @@ def test_kernels_are_proposed_by_generators_of_their_own() -> None:
     assert not backtracking([NEGATION], kernels=(kernels,), strategy=LAYOUTS).run(graph).better and not seen
 
 
-def relus(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+def relus(moves: Moves, candidate: Candidate, left: Callable[[], float]) -> Iterable[Candidate]:
     """A generator that puts Relu in place of an exponential and its tangent."""
     own = moves.subset([FUSED])
     sites = own.sites(own.start(candidate.graph), FUSED)
@@ -267,6 +267,19 @@ def test_a_descent_that_the_time_ends_leaves_the_best_move_that_it_met(monkeypat
     instants = iter([False, False])
     monkeypatch.setattr(Expansion, "is_over", lambda self: next(instants, True))
     assert len(ops(search.run(mixed()).better[0].graph)) < len(ops(mixed()))
+
+
+def test_kernels_of_a_descent_are_told_its_time_and_others_that_of_the_search() -> None:
+    told: list[float] = []
+
+    def kernels(moves: Moves, candidate: Candidate, left: Callable[[], float]) -> Iterable[Candidate]:
+        told.append(left())
+        return ()
+
+    search = backtracking([NEGATION, CANCEL], kernels=(kernels,), seconds=1000.0, descent=5000.0)
+    search.run(mixed())
+    first, *others = told
+    assert 1000 < first <= 5000 and others and max(others) <= 1000
 
 
 def test_nothing_is_compared_with_what_a_descent_found(monkeypatch: pytest.MonkeyPatch) -> None:
