@@ -128,14 +128,18 @@ class KernelProposals:
         current, priced = self._in_turn(moves, candidate, left)
         if current is not candidate:
             yield current
-        singles = (self._confirmed(child) for _, _, child in priced)
+        singles = (self._confirmed(child) for _, _, child in priced if left() >= 0)
         yield from itertools.islice((child for child in singles if child is not None), _SINGLES)
         # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
         # a mask hides, where that is known by positions.
-        for prepared in (*_joined(moves, candidate), *positioned(moves, candidate)):
+        if left() < 0:
+            return
+        for prepared in itertools.chain(_joined(moves, candidate), positioned(moves, candidate)):
             current, _ = self._in_turn(moves, prepared, left)
             if current is not prepared:
                 yield current
+            if left() < 0:
+                return
 
     def starts(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         """The candidate with its masks as masks of positions, for a search to begin from: behind an operator of the runtime that
@@ -232,8 +236,8 @@ class KernelProposals:
             try:
                 self._directions[rule.id] = Direction(self._builder.build(*self._drafts[rule.id]).rule, True, self.provider)
                 del self._drafts[rule.id]
-            except NotFusable as reason:
-                self.reasons[str(reason)] += 1
+            except NotFusable as problem:
+                self.reasons[str(problem)] += 1
                 return None
         kernel = kernel_of_rule(rule)
         if kernel is not None and (reason := self._unwritten(kernel)):

@@ -211,7 +211,7 @@ def attending(which: Decoder) -> tuple[Model, Moves, Candidate]:
         weighs = "Softmax" in operators and operators.count("MatMul") > 1
         if not weighs and not any(op.endswith("Attention") for op in operators):
             continue
-        for direction in proposals.built(fusable, proved=True):
+        for direction in proposals.proved(fusable):
             child = proposals.taken(moves, start, matches_of(start.graph, direction))
             assert child is not None
             found.append((fusable.nodes, len(found), child))

@@ -562,6 +562,17 @@ def test_what_the_time_ends_proposes_the_best_that_was_met(asked: list[Kernel]) 
     none, some, all_of_them = costs
     assert none == start.cost > some > all_of_them
 
+    proposals, counts = KernelProposals(), list[int]()
+    instants = iter([9.0] * (len(list(proposals.proposals(start.graph))) + 2))  # the last before the first is taken
+    del asked[:]
+
+    def left() -> float:
+        counts.append(len(asked))
+        return next(instants, -1.0)
+
+    (only,) = proposals.children(moves, start, left)
+    assert len(only.moves) == 1 and counts[0] == 0 and len(asked) == 1, "nothing is proved when the time is over"
+
 
 def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:
     """What joins them brings a Split, which costs more than it saves where no kernel reads the parts in place."""

@@ -377,14 +377,14 @@ def test_stored_rules_begin_the_first_scheme(monkeypatch: pytest.MonkeyPatch) ->
     best = min(SchemeProposals(known).children(moves, moves.start(graph)), key=lambda candidate: candidate.cost)
     stored = known.winning_rules(best)
     assert stored
-    genuine, first, other = KernelProposals.built, [], moves_for()
+    genuine, first, other = KernelProposals.proved, [], moves_for()
 
-    def built(self: KernelProposals, fusable: FusableSet, *, proved: bool) -> Iterator[Direction]:
+    def proved(self: KernelProposals, fusable: FusableSet) -> Iterator[Direction]:
         asked.append(fusable.terms)
-        return genuine(self, fusable, proved=proved)
+        return genuine(self, fusable)
 
     asked: list[tuple[Term, ...]] = []
-    monkeypatch.setattr(KernelProposals, "built", built)
+    monkeypatch.setattr(KernelProposals, "proved", proved)
     for candidate in SchemeProposals(KernelProposals(lambda: stored)).children(other, other.start(graph)):
         if asked:
             break
