@@ -216,8 +216,11 @@ def test_parts_of_numbers_are_tried_where_the_processor_has_tiles(
     kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
     assert kernels.tune(graph, math.inf) and not kernels.notes
     known = recall_all(store, PRODUCT, {"m": 37})
-    parts = sorted(schedule.parts for result in known for schedule in result.schedules)
-    assert parts == [1, 3, 3], "of the second schedule what is likely faster"
+    parts = [schedule.parts for result in known for schedule in result.schedules]
+    assert set(parts) == {1, 3}
+    assert parts.count(1) == 1 < parts.count(3), (
+        "of schedules behind the first what is likely faster, as many as are not far behind"
+    )
     fastest = next(result for result in known if result.schedules[0].parts == 3)
     record(store, PRODUCT, {"m": 37}, [replace(fastest, microseconds=0.5)])
     assert kernels.compile(graph) == []

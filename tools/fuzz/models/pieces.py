@@ -11,7 +11,7 @@ import numpy as np
 from mugraph.domains.base import BYTES, FLOATS
 from mugraph.ops import REGISTRY, Entrywise, get_operator
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
-from mugraph.terms.term import bind_value, make, substitute, var, variables, walk
+from mugraph.terms.term import Term, bind_value, make, substitute, var, variables, walk
 from mugraph.terms.text import parse_term, parse_type
 from rulegen.candidate import operator_count
 from rules_db.library import open_rules
@@ -27,8 +27,6 @@ _MOST = 1 << 14
 """Most elements of a value."""
 _MOST_OF_SAMPLE = 1 << 16
 """The same for operands of a sample."""
-_SCATTERS = ("ScatterElements", "ScatterND")
-"""Operators of which no two entries of the second operand may name one place."""
 
 
 # Rules and samples
@@ -73,7 +71,7 @@ def sample_of(draft: ModelDraft, text: str) -> None:
     """The application that a sample describes; its operands bound to what is there or to new leaves."""
     text, types = text.split(" | ")
     root, binding = parse_term(text), dict[str, str]()
-    apart = {root.inputs[1].name: root.attr("axis") if root.op == "ScatterElements" else -2} if root.op in _SCATTERS else {}
+    apart = _apart(root)
     named = {name: parse_type(one) for name, one in (item.split(":") for item in types.split())}
     quantized = any(type_.dtype in BYTES for type_ in named.values())
     for name, type_ in named.items():
@@ -97,6 +95,13 @@ def sample_entries(draft: ModelDraft, type_: TensorType) -> np.ndarray:
         return np.asarray(draft.generator.uniform(0.01, 0.1, shape)).astype(dtype)
     limits = np.iinfo(dtype)
     return np.asarray(draft.generator.integers(limits.min, limits.max + 1, shape)).astype(dtype)
+
+
+def _apart(root: Term) -> dict[str, int]:
+    """The operand of whose entries no two may name one place, and the axis along which they would."""
+    if root.op == "ScatterElements":
+        return {root.inputs[1].name: root.attr("axis")}
+    return {root.inputs[1].name: -2} if root.op == "ScatterND" else {}
 
 
 def _checked(type_: TensorType, most: int = _MOST) -> TensorType:
