@@ -28,11 +28,11 @@ from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["Built", "Draft", "KernelBuilder"]
+__all__ = ["Built", "DraftKernel", "KernelBuilder"]
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftKernel:
     """A kernel of a fusable set of which nothing is known yet: neither proved nor tested.
 
     Attributes:
@@ -63,7 +63,7 @@ class Built:
     general: Kernel
 
 
-_Found = TypeVar("_Found", Draft, Built)
+_Found = TypeVar("_Found", DraftKernel, Built)
 
 
 class KernelBuilder:
@@ -74,13 +74,13 @@ class KernelBuilder:
     """
 
     def __init__(self) -> None:
-        self._drafts: dict[tuple[object, ...], Draft | str] = {}
+        self._drafts: dict[tuple[object, ...], DraftKernel | str] = {}
         self._built: dict[tuple[object, ...], Built | str] = {}
         self._tested: dict[bytes, str | None] = {}
         self._untested: dict[bytes, Kernel] = {}
         self._sources: dict[str, tuple[FusableSet, Form]] = {}
 
-    def draft(self, fusable: FusableSet, form: Form = PLAIN) -> Draft:
+    def draft(self, fusable: FusableSet, form: Form = PLAIN) -> DraftKernel:
         """The kernel of a fusable set, neither proved nor tested. Raises :class:`NotFusable`."""
         key = (fusable.key, form)
         if key not in self._drafts:
@@ -109,7 +109,7 @@ class KernelBuilder:
                 self._built[key] = str(reason)
         return _given(self._built[key])
 
-    def _certified(self, draft: Draft) -> Built:
+    def _certified(self, draft: DraftKernel) -> Built:
         """A draft that is proved, or else tested. Raises :class:`NotFusable` where tests say that it is wrong."""
         if why_not_proved(draft.general) is None:
             self._untested[draft.kernel.digest] = draft.general
@@ -151,12 +151,12 @@ def _given(found: _Found | str) -> _Found:
     return found
 
 
-def _variants(fusable: FusableSet, form: Form) -> Iterator[Draft]:
+def _variants(fusable: FusableSet, form: Form) -> Iterator[DraftKernel]:
     """The kernels of a set, that of the most general sizes first, but for heads that share keys: these are together where there
     is one query. The last has the set's own sizes. Raises NotFusable where that is none."""
     if any(0 in type_.shape for type_ in fusable.types.values()):
         raise NotFusable("a dimension without entries")
-    apart: list[Draft] = []
+    apart: list[DraftKernel] = []
     for variant in VARIANTS:
         general = generalised(fusable.terms, fusable.types, variant)
         if general is None:
@@ -168,15 +168,15 @@ def _variants(fusable: FusableSet, form: Form) -> Iterator[Draft]:
             continue
         if sized.body == fusable.terms and all(fusable.types[t.name] == t.type for t in sized.inputs):
             if any(shared_heads(block) is not None for block in sized.blocks):
-                apart.append(Draft(sized, kernel))
+                apart.append(DraftKernel(sized, kernel))
             else:
-                yield Draft(sized, kernel)
+                yield DraftKernel(sized, kernel)
     yield from apart
     kernel = lower(_name(fusable.terms), fusable.types, _outputs(fusable.terms), form)
-    yield Draft(kernel, kernel)
+    yield DraftKernel(kernel, kernel)
 
 
-def _proved(variants: Iterator[Draft]) -> Draft:
+def _proved(variants: Iterator[DraftKernel]) -> DraftKernel:
     """The first that is proved for all sizes. Raises NotFusable where none is."""
     for draft in variants:
         if why_not_proved(draft.general) is None:
@@ -184,7 +184,7 @@ def _proved(variants: Iterator[Draft]) -> Draft:
     raise NotFusable(f"kernel {draft.kernel.name} is not proved for all sizes")
 
 
-def _of_entries(draft: Draft) -> Draft:
+def _of_entries(draft: DraftKernel) -> DraftKernel:
     """Raises NotFusable for one that computes nothing."""
     if draft.kernel.is_empty:
         raise NotFusable("a part of a dimension without entries")
