@@ -205,10 +205,8 @@ class CostModel:
                 else:
                     self.store.put(key, microseconds)
                     self.measured += 1
-                    self._forget_estimates()
+                    self._know_more()
             self._met.pop(key, None)
-        if self.measured > before:
-            self._calibration = None
         return self.measured > before
 
     def _kernel_time(self, signature: Signature) -> float | None:
@@ -255,6 +253,11 @@ class CostModel:
             estimated = sum(node_microseconds(as_fast, KERNEL, s.attrs, s.operands) for s, _ in products)
             self._kernel_device = pace.of(self.device, min(self.speedup, estimated / took) if took > 0 else self.speedup)
         return self._kernel_device
+
+    def _know_more(self) -> None:
+        """Forgets what measurements told: there is another one."""
+        self._calibration = None
+        self._forget_estimates()
 
     def _forget_estimates(self) -> None:
         """Those of kernels: more is known by now."""
@@ -305,8 +308,7 @@ class CostModel:
                 changed |= again < 0.9 * stored - 1
                 self.store.put(key, again)
         self._memo.clear()
-        self._calibration = None
-        self._forget_estimates()
+        self._know_more()
         return changed
 
     def _measure(self, signature: Signature) -> float | None:

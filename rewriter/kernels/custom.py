@@ -30,7 +30,7 @@ from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.processes import KernelTimer, Trial
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured, compile_ahead, compiled_trials
 from rewriter.kernels.programs import Scheduled, compile_kernels, constant_inputs, keep_kernels, kernels_of, scheduled
-from rewriter.kernels.proposals import KernelProposals
+from rewriter.kernels.proposals import KernelProposals, forever
 from rewriter.kernels.schemes.search import SchemeProposals
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.compile import Architecture, Compiler
@@ -176,7 +176,7 @@ class CustomKernels:
         """Leaves the kernels that a model came with as they are."""
         self._given = set(kernels_of(graph))
 
-    def children(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> Iterator[Candidate]:
+    def children(self, moves: Moves, candidate: Candidate, left: Callable[[], float] = forever) -> Iterator[Candidate]:
         """The candidates with kernels for fusable sets, without those kernels that do not work.
 
         Args:

@@ -34,7 +34,17 @@ from rewriter.search.moves import Moves
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule, Side
 
-__all__ = ["PROVIDER", "KernelProposals", "is_lowered", "joins", "matches_of", "positioned", "shows_positions", "unguarded"]
+__all__ = [
+    "PROVIDER",
+    "KernelProposals",
+    "forever",
+    "is_lowered",
+    "joins",
+    "matches_of",
+    "positioned",
+    "shows_positions",
+    "unguarded",
+]
 
 _ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.BOOL})
 """Element types that kernels read and write."""
@@ -61,7 +71,8 @@ def _proved(rule: Rule) -> bool:
     return True
 
 
-def _forever() -> float:
+def forever() -> float:
+    """The seconds that are left where no clock ends anything."""
     return math.inf
 
 
@@ -113,7 +124,7 @@ class KernelProposals:
     def _stored(self) -> Sequence[Rule]:
         return tuple(self._give_stored())
 
-    def children(self, moves: Moves, candidate: Candidate, left: Callable[[], float] = _forever) -> Iterator[Candidate]:
+    def children(self, moves: Moves, candidate: Candidate, left: Callable[[], float] = forever) -> Iterator[Candidate]:
         """The candidates in which fusable sets are kernels: the best moves in turn, then the best alone.
 
         Only where the model runs on their provider.

@@ -153,7 +153,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
                 progress("cleaning up")
                 if attempts is None:
                     task = with_true_claims(without_previews(task, folder))
-                    attempts, is_idle = clean_tasks(task, folder, until), not fits(task)
+                    attempts, is_idle = clean_tasks(task, folder, until), bool(task.assumed) and not fits(task)
                 if is_idle and not is_resized:
                     is_resized = True
                     if (other := at_sizes_that_run(task)) is not None:
