@@ -34,6 +34,7 @@ from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import InputProbe
 from rewriter.run.referring import Ahead, referred
 from rewriter.run.runtime_fusions import fused_otherwise, is_in_doubt
+from rewriter.run.sealed_kernels import write_sealed
 from rewriter.runtime_env import RuntimeFailure, new_session
 
 __all__ = [
@@ -544,6 +545,20 @@ class Acceptance:
                 if not (is_probe and fits):
                     errors[output].append(error)
         return [worst(of_output) for of_output in errors], right
+
+    def is_right_sealed(self, path: Path) -> bool:
+        """Whether a candidate's file is acceptable as it is run where the library of its custom kernels is, if it has any.
+
+        Raises:
+            RuntimeFailure: onnxruntime does not run it so.
+        """
+        sealed = write_sealed(path)
+        if sealed is None:
+            return True
+        try:
+            return self.judge(self.open(sealed))[1]
+        finally:
+            sealed.unlink()
 
     def decides_otherwise(self, graph: Graph) -> float | None:
         """The relative error of a candidate whose steps are other ones than the original's; ``None`` where they are the same.

@@ -19,6 +19,7 @@ from rewriter.reference import Error, compare, identical, is_quantized, referenc
 from rewriter.reference.comparison import is_float
 from rewriter.run.faults import USER_ERRORS
 from rewriter.run.outcome import Outcome
+from rewriter.run.sealed_kernels import seal_kernels
 from rewriter.search.ranges import Assumption
 from tools.fuzz.conditioning import TakesTooLong, processor_seconds, rounding_errors, within_rounding
 from tools.fuzz.fates import CaseReport, Fate, origin_of
@@ -147,6 +148,8 @@ def examine_model(
     assumed = {one.assumption for one in outcome.assumed}
     originals = Originals(original, {k: tried for k, tried in plain.items() if not _EXCUSES.get(k, set()) & assumed})
     verdict, counts = _compared(originals, written), Counter[str]()
+    if verdict is None or not verdict[0].is_failure:
+        verdict = _compared_sealed(originals, written) or verdict
     if elsewhere is not None and (verdict is None or not verdict[0].is_failure):
         other, counts = elsewhere(originals, written)
         verdict = other if verdict is None or (other is not None and other[0].is_failure) else verdict
@@ -239,6 +242,13 @@ def _compared(originals: Originals, written: bytes) -> Verdict | None:
             if own is None and disagree:
                 own = Fate.RUNTIME, f"its optimisers change the original on {kind} inputs: output {position}, {far(b, a)}"
     return own
+
+
+def _compared_sealed(originals: Originals, written: bytes) -> Verdict | None:
+    """What is wrong with a written model as it is run where the library of its custom kernels is; ``None`` where nothing is."""
+    sealed = onnx.ModelProto.FromString(written)
+    verdict = _compared(originals, sealed.SerializeToString()) if seal_kernels(sealed) else None
+    return None if verdict is None or not verdict[0].is_failure else (verdict[0], f"with kernels sealed, {verdict[1]}")
 
 
 @dataclass(frozen=True)
