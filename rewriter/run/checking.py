@@ -10,11 +10,12 @@ from typing import Any
 
 from mugraph.terms.shape import Undecided
 from rewriter.reference import Error, Evaluated, worst
-from rewriter.run.accept import UNTIMED, Acceptance, Speed, first_failing
+from rewriter.run.accept import Acceptance, first_failing
 from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
+from rewriter.run.timings import UNTIMED, Speed
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import RuntimeFailure
 from rewriter.search.candidate import Candidate
