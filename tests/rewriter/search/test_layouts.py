@@ -33,9 +33,9 @@ from rewriter.cost.signature import Signature
 from rewriter.reference import Evaluated, compare, random_inputs, reference_outputs
 from rewriter.run import accept, timings
 from rewriter.search.candidate import Candidate
+from rewriter.search.directions import compile_rules
 from rewriter.search.expansion import Expansion
 from rewriter.search.layouts import LayoutChooser
-from rewriter.search.match import compile_rules
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
