@@ -258,10 +258,11 @@ class Judge:
         self._pace = opening, running
         has_kernels = measures and self._bench.kernels.can_be_used
         compiling = _COMPILING if has_kernels else 0.0
-        times = _COMPARED + (2 * timings.LEAST_ROUNDS if measures else 0)
+        sessions = 1 if task.target.here or not self._bench.kernels.can_be_used else 2  # with kernels as their bodies, and sealed
+        times = _COMPARED * sessions + (2 * timings.LEAST_ROUNDS if measures else 0)
         graph = opening + clock.budget * _IMPRESSION if measures and is_captured else 0.0
         clock.needs("glance", _GLANCING if has_kernels else 0.0)
-        clock.needs("judge", compiling + opening + graph + 2 * times * running)
+        clock.needs("judge", compiling + opening * sessions + graph + 2 * times * running)
         clock.needs("decide", timings.deciding_seconds(opening, running) if measures and not is_captured else 0.0)
         clock.needs("load", loading_seconds(opening, running))
 
