@@ -15,6 +15,8 @@ from rewriter import optimize
 from rewriter.run.accept import Acceptance
 from rewriter.run.sealed_kernels import seal_kernels
 from rewriter.runtime_env import new_session
+from tools.fuzz.fates import Fate
+from tools.fuzz.oracle import examine_model
 
 QUANTISED_BEHIND = """<ir_version: 10, opset_import: ["" : 16]>
     g (float[5,1,5] x, float[5,5,3,1] a) => (float[5,1,5,1] r, float[15,5] p, float[5,5,1,1] y)
@@ -52,6 +54,14 @@ def test_a_kernel_would_be_written_if_that_were_not_looked_at(tmp_path: Path, mo
     model = optimized(tmp_path)
     assert any(node.op_type == KERNEL for node in model.graph.node)
     assert reshaped_once_sealed(model).any(), "onnxruntime does right: the guard and docs/upstream.md can go"
+
+
+def test_the_attack_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Acceptance, "is_right_sealed", lambda acceptance, path: True)
+    feed = {name: 100 * np.ones(shape, np.float32) for name, shape in SHAPES.items()}
+    original = parse_model(QUANTISED_BEHIND).SerializeToString()
+    report = examine_model(original, {"large": feed}, tmp_path, device="h100", deterministic=True)
+    assert report.fate is Fate.WRONG and report.reason.startswith("with kernels sealed, on large inputs"), report
 
 
 def test_a_model_without_kernels_is_left_as_it_is() -> None:
