@@ -25,7 +25,9 @@ from mugraph.onnx.fold import Folder
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, const, make, rebuild, replace_terms, substitute, var, variables, walk
-from rewriter.search.match import Direction, NoMatch, RootIndex, check_guards, find_root_matches, join
+from rewriter.search.directions import Direction
+from rewriter.search.guards import check_guards
+from rewriter.search.match import NoMatch, RootIndex, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
 from rulegen.candidate import CandidateRule, candidate_types
 from rulegen.mine.cuts import number, shortest

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from rewriter.cli.costs import cli as costs
 from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.store import ProfileStore, default_profile_path
-from rewriter.run import accept
+from rewriter.run import accept, timings
 from rewriter.runtime_env import environment
 from rules_db.library import open_rules
 from tests.support.postgres import PostgresServer, postgres_server
@@ -92,9 +92,9 @@ def _copied(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.fixture
-def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, accept.Timing]]:
+def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, timings.Timing]]:
     """Fixed answers of the stopwatch: ``pair`` while choosing, ``confirm`` for the winner."""
     answers = {"pair": FASTER, "confirm": FASTER}
     monkeypatch.setattr(accept.Acceptance, "pair", lambda self, session, seconds: answers["pair"])
-    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: answers["confirm"])
+    monkeypatch.setattr(timings, "confirm", lambda *args, **kwargs: answers["confirm"])
     yield answers

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from mugraph.console import UNBOUNDED
 from rewriter.reference import Error
-from rewriter.run.accept import Timing
 from rewriter.run.footprint import ModelFootprint
 from rewriter.run.outcome import Outcome
+from rewriter.run.timings import Timing
 from rewriter.search.explain import NearMiss
 
 __all__ = ["print_explanations", "print_summary"]

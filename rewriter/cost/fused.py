@@ -28,7 +28,7 @@ from rewriter.cost.known import known_directions
 from rewriter.cost.signature import random_array, written
 from rewriter.cost.store import ProfileStore
 from rewriter.runtime_env import PROVIDERS, RuntimeFailure, bare_session, digest, usable_providers
-from rewriter.search.match import Direction, compile_rules
+from rewriter.search.directions import Direction, compile_rules
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import Rule, Side, dim_symbols
 

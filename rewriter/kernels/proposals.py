@@ -29,7 +29,8 @@ from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
 from rewriter.search.candidate import Candidate
-from rewriter.search.match import Direction, Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
+from rewriter.search.directions import Direction
+from rewriter.search.match import Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
 from rewriter.search.moves import Moves
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule, Side

@@ -13,8 +13,8 @@ from rewriter.reference import Error
 from rewriter.report.charts import histogram
 from rewriter.report.graphs import ChangedRegion, operator_counts, regions_by_name
 from rewriter.report.page import Block, Page, Section, chart, fold, picture, render, source, table, text, text_list
-from rewriter.run.accept import Timing
 from rewriter.run.outcome import Fired, Outcome
+from rewriter.run.timings import Timing
 from rules_db.library import open_rules
 from rules_db.show.picture import svg
 from rules_db.show.words import proof_in_words

@@ -1,19 +1,16 @@
-"""Acceptance: numerically right and faster end to end, or not at all (design, Rewriting)."""
+"""Acceptance: what is numerically right, and how long that takes beside the original (design, Rewriting)."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mugraph.deadline import BudgetSpent
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model, load
 from mugraph.ops.support import providers_of
@@ -34,30 +31,20 @@ from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import InputProbe
 from rewriter.run.referring import Ahead, referred
 from rewriter.run.runtime_fusions import fused_otherwise, is_in_doubt
+from rewriter.run.sealed_kernels import write_sealed
+from rewriter.run.timings import MOST_ROUNDS, Timing, alternate, paired
 from rewriter.runtime_env import RuntimeFailure, new_session
 
 __all__ = [
     "FLOORS",
-    "LEAST_ROUNDS",
-    "UNTIMED",
     "Acceptance",
     "NondeterministicModel",
-    "Speed",
-    "Timing",
-    "confirm",
-    "deciding_seconds",
     "first_failing",
     "first_reference",
-    "paired",
 ]
 
 FLOORS = {DataType.FLOAT: 1e-6, DataType.DOUBLE: 1e-12, DataType.FLOAT16: 1e-3, DataType.BFLOAT16: 8e-3}
 """Error below which two results are equally good: a few units in the last place, by element type."""
-
-_BUSY = 0.05
-"""Share by which the original may differ from itself on a machine that is quiet enough to measure on."""
-_ROUNDS = 60
-"""Most rounds of a measurement that decides: of a model of a millisecond they are mostly pauses."""
 
 _REPLAYS = 300
 """Most rounds of a measurement on the device: half a second of a model of 0.4 ms."""
@@ -69,263 +56,6 @@ _DECIDED = _STEP / 4
 more than some numbers that lie half way between two."""
 _STEPS = 0.5
 """Relative error up to which outputs of a quantised model are compared at all: a step that goes the other way changes others."""
-
-LEAST_ROUNDS = 4
-"""Rounds of two sessions, each run twice, that tell something of their times."""
-_ORDERS = ((0, 1, 3, 2), (1, 0, 2, 3), (2, 3, 1, 0), (3, 2, 0, 1))
-"""Of four rounds in which an original and a candidate (the odd numbers) are run twice each. Every run comes in every place once,
-and follows once on one of the same session: that finds the model's weights in caches, and is faster (docs/measuring.md)."""
-_PAUSE = 0.03
-"""Seconds before each run under default settings, in which the threads of the other session stop spinning."""
-
-_FASTEST = 0.1
-"""Share of the runs that a busy machine disturbs least: what others do only adds to a time, so that these are the fastest."""
-_ENOUGH = 20
-"""Rounds from which on the fastest runs tell something."""
-
-_MARGIN = 2.0
-"""Widths of its interval by which a saving has to exceed that, for a short or a first measurement to be enough."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """A paired measurement: latencies in milliseconds and the ratio candidate / original.
-
-    ``low`` and ``high`` bound the ratio with 95 % confidence (bootstrap over rounds), ``control_low`` and ``control_high``
-    that of the original against itself, measured in the same rounds (1 where it was not). ``ratios`` are those of the rounds.
-    Latencies are medians and the ratio is the median of those of the rounds; where ``share`` is less than a half, latencies
-    are quantiles with so many runs below, and the ratio is theirs (:func:`paired`).
-    """
-
-    original: float
-    candidate: float
-    original_spread: float
-    candidate_spread: float
-    ratio: float
-    low: float
-    high: float
-    control_low: float = 1.0
-    control_high: float = 1.0
-    ratios: tuple[float, ...] = ()
-    share: float = 0.5
-
-    @property
-    def statistic(self) -> str:
-        """What the latencies are, in words."""
-        return "median" if self.share == 0.5 else f"fastest {self.share:.0%}"
-
-    @property
-    def compared(self) -> str:
-        """What the interval is one of, in words."""
-        return "the median" if self.share == 0.5 else f"the ratio of the fastest {self.share:.0%} of the runs"
-
-    @property
-    def faster(self) -> bool:
-        """Whether the candidate is faster beyond noise: by more than the original seems faster than itself."""
-        return self.high < min(1.0, self.control_low)
-
-    @property
-    def clearly_faster(self) -> bool:
-        """Whether it is faster beyond noise by so much that a measurement of its own would find the same."""
-        return self.high + _MARGIN * (self.high - self.low) < min(1.0, self.control_low)
-
-    @property
-    def slower(self) -> bool:
-        """Whether the candidate is slower beyond noise."""
-        return self.low > max(1.0, self.control_high)
-
-    @property
-    def busy(self) -> bool:
-        """Whether the machine does so much else that the original's time cannot be told from itself."""
-        return max(self.control_high - 1.0, 1.0 - self.control_low) > _BUSY
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """What was measured of a candidate's time beside the original's.
-
-    Attributes:
-        latency: under default settings, or a first impression of that where the device chose; ``None`` where that was not
-            measured to the end.
-        on_device: on the GPU alone, both as captured CUDA graphs; ``None`` where that cannot be told.
-        paired: a first impression, with spinning off; ``None`` before there is one.
-    """
-
-    latency: Timing | None = None
-    on_device: Timing | None = None
-    paired: Timing | None = None
-
-    @property
-    def on_processor(self) -> Timing | None:
-        """As known until now: under default settings, or else the first impression."""
-        return self.latency or self.paired
-
-    @property
-    def is_slower(self) -> bool:
-        """Whether it leaves no doubt that the candidate is slower than the original, run in one way or the other."""
-        return any(timing is not None and timing.slower for timing in (self.on_processor, self.on_device))
-
-    @property
-    def is_decided_by_device(self) -> bool:
-        """Whether the device leaves no doubt that the candidate is faster."""
-        return self.on_device is not None and self.on_device.clearly_faster
-
-    @property
-    def ratio(self) -> float:
-        """The candidate's time over the original's: on the device, where that is known; 1 where nothing is."""
-        return self.ratios([self])[0]
-
-    @staticmethod
-    def ratios(speeds: Sequence[Speed]) -> list[float]:
-        """The times of candidates over the original's, on one scale: on the device, where that is known of all of them.
-
-        What launching kernels takes beside them hides what they take themselves: the two scales say nothing of each other.
-        """
-        by_device = all(speed.on_device is not None for speed in speeds)
-        timings = [speed.on_device if by_device else speed.on_processor for speed in speeds]
-        return [1.0 if timing is None else timing.ratio for timing in timings]
-
-
-UNTIMED = Speed()
-"""Of a candidate that was not timed."""
-
-
-def _drawn(rounds: int) -> np.ndarray:
-    """Rounds drawn with replacement, for a bootstrap: int64[500, rounds]."""
-    return np.random.default_rng(0).integers(0, rounds, (500, rounds))
-
-
-def _bounds(estimates: np.ndarray) -> tuple[float, float]:
-    """The interval that holds 95 % of what draws gave."""
-    return float(np.quantile(estimates, 0.025)), float(np.quantile(estimates, 0.975))
-
-
-def paired(
-    first: Sequence[float], second: Sequence[float], again: Sequence[float] = (), second_again: Sequence[float] = ()
-) -> Timing:
-    """The timing of a candidate beside the original, from latencies measured in turn.
-
-    On a machine that is too busy to tell the original from itself by medians, the fastest tenth of the runs counts, if these
-    tell the original from itself more closely and the medians do not say that the candidate is slower.
-
-    Args:
-        first: of the original, one a round.
-        second: of the candidate.
-        again: of the original once more in each round, where it was.
-        second_again: of the candidate once more, where ``again`` is.
-    """
-    a = np.asarray([first, again] if len(second_again) else [first]).T
-    b = np.asarray([second, second_again] if len(second_again) else [second]).T
-    c = np.asarray(again)
-    ratios, drawn = b / a, _drawn(len(a))
-
-    def estimated(times: np.ndarray, share: float) -> np.ndarray:
-        """A quantile of what was measured in the rounds of each draw."""
-        return np.asarray(np.quantile(times[drawn].reshape(len(drawn), -1), share, axis=1))
-
-    control = _bounds(estimated(c / a[:, 0], 0.5)) if len(c) else (1.0, 1.0)
-    spreads, rounds = (_spread(a), _spread(b)), tuple(float(ratio) for ratio in ratios.ravel())
-    medians = float(np.median(a)), float(np.median(b)), *spreads, float(np.median(ratios))
-    timing = Timing(*medians, *_bounds(estimated(ratios, 0.5)), *control, rounds)
-    if not timing.busy or timing.slower or len(a) < _ENOUGH:
-        return timing
-    fastest = float(np.quantile(a, _FASTEST)), float(np.quantile(b, _FASTEST))
-    bounds = _bounds(estimated(b, _FASTEST) / estimated(a, _FASTEST))
-    control = _bounds(estimated(c, _FASTEST) / estimated(a[:, 0], _FASTEST))
-    by_fastest = Timing(*fastest, *spreads, fastest[1] / fastest[0], *bounds, *control, rounds, _FASTEST)
-    return min(timing, by_fastest, key=lambda told: told.control_high - told.control_low)
-
-
-def _spread(times: np.ndarray) -> float:
-    """Distance between the quartiles."""
-    low, high = np.quantile(times, [0.25, 0.75])
-    return float(high - low)
-
-
-def confirm(
-    original: Path,
-    candidate: Path,
-    feeds: Sequence[Mapping[str, np.ndarray]],
-    provider: str,
-    seconds: float,
-    *,
-    briefly: bool = False,
-    least: int = LEAST_ROUNDS,
-) -> Timing:
-    """Times two models alternating in one process under default settings, as a user would run them, and the first against itself.
-
-    Before each run there is a pause in which the other session's threads stop spinning (docs/measuring.md). The session
-    that is made second tends to be a percent faster, so each model is made first for half of the time.
-
-    Args:
-        seconds: to measure for; what opening sessions takes of them, the longer part of a brief measurement does without.
-        briefly: a fifth of the time is enough where it leaves no doubt that the candidate is faster, or where the budget ends.
-        least: rounds of each of the first two sessions that are measured in any case: fewer decide less.
-    """
-    times: tuple[list[float], ...] = ([], [], [], [])
-    began, opening = time.perf_counter(), 0.0
-    timing: Timing | None = None
-    for share in (0.2, 0.8) if briefly else (1.0,):
-        part = min(seconds * share, began + seconds - time.perf_counter() - opening)
-        if timing is not None and (timing.clearly_faster or part <= 0):
-            break
-        try:
-            for order in ((0, 1), (1, 0)):
-                opens = time.perf_counter()
-                sessions = {which: new_session((original, candidate)[which], provider) for which in order}
-                opening += time.perf_counter() - opens
-                rounds = math.ceil(_ROUNDS * share / 2)
-                _alternate(sessions[0], sessions[1], feeds, part / 2, times, _PAUSE, rounds, least=least)
-                del sessions
-        except BudgetSpent:  # what was measured in both orders counts
-            if timing is None:
-                raise
-            break
-        timing = paired(*times)
-    assert timing is not None, "one part is measured at least"
-    return timing
-
-
-def deciding_seconds(opening: float, running: float, least: int = LEAST_ROUNDS) -> float:
-    """Seconds that :func:`confirm` takes at least.
-
-    Args:
-        opening, running: seconds to open a session of the original, and to run it.
-        least: as there.
-    """
-    return 2 * (2 * opening + (4 * least + 2) * running + 4 * least * _PAUSE)
-
-
-def _alternate(
-    original: Any,
-    candidate: Any,
-    feeds: Sequence[Mapping[str, np.ndarray]],
-    seconds: float,
-    times: tuple[list[float], ...],
-    pause: float = 0.0,
-    most: float = math.inf,
-    least: int = LEAST_ROUNDS,
-) -> None:
-    """Runs two sessions or replays in turn for ``seconds`` or ``most`` rounds, but ``least`` anyhow, each twice a round.
-
-    Args:
-        times: of the original, of the candidate, and of each once more, to which is added in milliseconds.
-        pause: seconds before each run.
-    """
-    for session in (original, candidate):
-        _run(session, dict(feeds[0]))
-    end, before = time.perf_counter() + seconds, len(times[0])
-    while (done := len(times[0]) - before) < least or (time.perf_counter() < end and done < most):
-        feed = dict(feeds[done % len(feeds)])
-        for which in _ORDERS[done % len(_ORDERS)]:
-            time.sleep(pause)
-            times[which].append(_run(candidate if which % 2 else original, feed))
-
-
-def _run(session: Any, feed: dict[str, np.ndarray]) -> float:
-    start = time.perf_counter_ns()
-    session.run(None, feed)
-    return (time.perf_counter_ns() - start) / 1e6
 
 
 def _outputs_of(session: Any, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -428,7 +158,7 @@ class Acceptance:
         self.step_errors = self._step_errors(plain) if plain else []
         for second, first, own_error, floor in zip(again, self.outputs[0], self.own_errors[0], self.floors, strict=True):
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
-            if not compare(second, first).within(own_error if own_error.is_small else Error(0.0, 0.0), floor):
+            if not _is_repeated(second, first, own_error, floor):
                 raise NondeterministicModel("the model's outputs differ from run to run on the same inputs")
         self._evaluated: list[list[np.ndarray]] | None = None
         self._decided: list[np.ndarray] | None = None
@@ -454,9 +184,9 @@ class Acceptance:
         """The original's error against the reference, the worst over the inputs that are timed, and outputs."""
         return worst([error for errors in self.own_errors[: len(self.feeds)] for error in errors])
 
-    def _run_plainly(self, original: Path) -> list[list[Any]]:
-        """The original's outputs for all inputs that are compared, by the runtime without its optimisers."""
-        session = new_session(original, self.provider, spinning=False, optimize=False)
+    def _run_plainly(self, path: Path) -> list[list[Any]]:
+        """A model's outputs for all inputs that are compared, by the runtime without its optimisers."""
+        session = new_session(path, self.provider, spinning=False, optimize=False)
         return [session.run(None, feed) for feed in self.compared]
 
     def _step_errors(self, plain: Sequence[Sequence[Any]]) -> list[Error]:
@@ -545,6 +275,32 @@ class Acceptance:
                     errors[output].append(error)
         return [worst(of_output) for of_output in errors], right
 
+    def is_right_sealed(self, path: Path) -> bool:
+        """Whether a candidate's file is acceptable as it is run where the library of its custom kernels is, if it has any.
+
+        It is, too, where onnxruntime's optimisers change nothing: the CPU provider rounds halves where a sealed kernel ends, and
+        not within what it does not seal.
+
+        Raises:
+            RuntimeFailure: onnxruntime does not run it so.
+        """
+        sealed = write_sealed(path)
+        if sealed is None:
+            return True
+        try:
+            session = self.open(sealed)
+            return self.judge(session)[1] or self._gives(session, self._run_plainly(sealed))
+        finally:
+            sealed.unlink()
+
+    def _gives(self, session: Any, wanted: Sequence[Sequence[Any]]) -> bool:
+        """Whether a session gives such outputs for all inputs that are compared, within the original's own errors."""
+        for feed, outputs, own_errors in zip(self.compared, wanted, self.own_errors, strict=True):
+            given = zip(session.run(None, feed), outputs, own_errors, self.floors, strict=True)
+            if not all(_is_repeated(again, first, own_error, floor) for again, first, own_error, floor in given):
+                return False
+        return True
+
     def decides_otherwise(self, graph: Graph) -> float | None:
         """The relative error of a candidate whose steps are other ones than the original's; ``None`` where they are the same.
 
@@ -576,7 +332,7 @@ class Acceptance:
     def pair(self, session: Any, seconds: float) -> Timing:
         """A first impression of a candidate's speed: alternating with the original, spinning off."""
         times: tuple[list[float], ...] = ([], [], [], [])
-        _alternate(self.original, session, self.feeds, seconds, times, most=_ROUNDS)
+        alternate(self.original, session, self.feeds, seconds, times, most=MOST_ROUNDS)
         return paired(*times)
 
     def capture(self) -> bool:
@@ -606,7 +362,7 @@ class Acceptance:
             return None
         times: tuple[list[float], ...] = ([], [], [], [])
         try:
-            _alternate(self._replay, candidate, self.feeds[:1], seconds, times, most=_REPLAYS)
+            alternate(self._replay, candidate, self.feeds[:1], seconds, times, most=_REPLAYS)
         except RuntimeFailure:
             return None
         return paired(*times)
@@ -624,6 +380,11 @@ class Acceptance:
         self._replay = None
         if self._device is not None:
             self._device.shutdown()
+
+
+def _is_repeated(again: Any, first: Any, own_error: Error, floor: float) -> bool:
+    """Whether an output is what it was in another run, but for an error as the original has, or the floor of its type."""
+    return compare(again, first).within(own_error if own_error.is_small else Error(0.0, 0.0), floor)
 
 
 def _lacks_kernel(graph: Graph, node: Node, provider: str) -> bool:

@@ -10,11 +10,12 @@ from typing import Any
 
 from mugraph.terms.shape import Undecided
 from rewriter.reference import Error, Evaluated, worst
-from rewriter.run.accept import UNTIMED, Acceptance, Speed, first_failing
+from rewriter.run.accept import Acceptance, first_failing
 from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
+from rewriter.run.timings import UNTIMED, Speed
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import RuntimeFailure
 from rewriter.search.candidate import Candidate
@@ -145,7 +146,10 @@ class Checker:
             opening = time.perf_counter() - since
             errors, right = acceptance.judge_outputs(session)
             error = worst(errors)
-            fused = "" if isinstance(session, Evaluated) else acceptance.fuses_otherwise(candidate.graph, path)
+            fused, sealed = "", right
+            if not isinstance(session, Evaluated):
+                fused = acceptance.fuses_otherwise(candidate.graph, path)
+                sealed = right and (target.here or acceptance.is_right_sealed(path))
         except RuntimeFailure as problem:  # the guilty rule is found by bisection and named
             path.unlink()
             return f"the rewritten model does not run ({problem})"
@@ -155,6 +159,9 @@ class Checker:
         if not right:
             path.unlink()
             return f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
+        if not sealed:
+            path.unlink()
+            return "onnxruntime's optimisers make another function of what is around custom kernels"
         if not _approximates(candidate) and (off := acceptance.decides_otherwise(candidate.graph)) is not None:
             path.unlink()
             return f"it quantises otherwise: relative error {off:.1e} where no rounding error decides"

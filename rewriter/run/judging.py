@@ -17,7 +17,7 @@ from mugraph.deadline import BudgetSpent
 from mugraph.onnx import Model
 from mugraph.terms.shape import DataType, TensorType
 from rewriter.reference import Error, NoReference, NoRoom, References
-from rewriter.run import accept
+from rewriter.run import accept, timings
 from rewriter.run.background import Beside
 from rewriter.run.branches import notes_on_branches
 from rewriter.run.checking import Checker, Trial
@@ -41,7 +41,7 @@ _DECIDING = 0.15
 """Share of the budget that is left for the measurement that decides: no further candidate is tried in it."""
 _IMPRESSION = 1 / 40
 """Share of the budget for a first impression of a candidate's speed, and for a second on the device."""
-_ROUNDS = range(accept.LEAST_ROUNDS, 2, -1)
+_ROUNDS = range(timings.LEAST_ROUNDS, 2, -1)
 """Rounds of two sessions in turn of which a measurement that decides has at least as many as fit into the budget."""
 _COMPARED = 5
 """Inputs on which a candidate is compared, about."""
@@ -79,7 +79,7 @@ class Judgement:
     message: str = ""
     error_before: Error | None = None
     error_after: Error | None = None
-    speed: accept.Speed = accept.UNTIMED
+    speed: timings.Speed = timings.UNTIMED
     is_interrupted: bool = False
     is_undecided: bool = False
     fault: Fault | None = None
@@ -258,11 +258,12 @@ class Judge:
         self._pace = opening, running
         has_kernels = measures and self._bench.kernels.can_be_used
         compiling = _COMPILING if has_kernels else 0.0
-        times = _COMPARED + (2 * accept.LEAST_ROUNDS if measures else 0)
+        sessions = 1 if task.target.here or not self._bench.kernels.can_be_used else 2  # with kernels as their bodies, and sealed
+        times = _COMPARED * sessions + (2 * timings.LEAST_ROUNDS if measures else 0)
         graph = opening + clock.budget * _IMPRESSION if measures and is_captured else 0.0
         clock.needs("glance", _GLANCING if has_kernels else 0.0)
-        clock.needs("judge", compiling + opening + graph + 2 * times * running)
-        clock.needs("decide", accept.deciding_seconds(opening, running) if measures and not is_captured else 0.0)
+        clock.needs("judge", compiling + opening * sessions + graph + 2 * times * running)
+        clock.needs("decide", timings.deciding_seconds(opening, running) if measures and not is_captured else 0.0)
         clock.needs("load", loading_seconds(opening, running))
 
     def _referred(self, beside: Beside) -> References:
@@ -397,7 +398,7 @@ class Judge:
         self._tried[candidate.graph.digest] = tried = Tried(rules, round(candidate.cost, 2), fate, impression)
         _LOGGER.info("candidate %d, of rules %s: %s", len(self._tried), ", ".join(tried.rules) or "none", fate)
 
-    def _settle_trial(self, trial: Trial, fate: str, timing: accept.Timing | None = None) -> None:
+    def _settle_trial(self, trial: Trial, fate: str, timing: timings.Timing | None = None) -> None:
         """Remembers what became of a trial in the end."""
         noted = self._tried.get(trial.candidate.graph.digest)
         if noted is not None:
@@ -416,7 +417,7 @@ class Judge:
         timing = acceptance.pair(opened.session, seconds)
         self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
         del opened  # the graph of a large model needs the memory of its session
-        trial = replace(trial, speed=accept.Speed(on_device=acceptance.on_device(trial.path, seconds), paired=timing))
+        trial = replace(trial, speed=timings.Speed(on_device=acceptance.on_device(trial.path, seconds), paired=timing))
         if trial.speed.is_slower and self._is_incumbent(trial):
             self._right_again = None
         return trial
@@ -480,24 +481,24 @@ class Judge:
         message = message or "no candidate seemed faster end to end: the original was kept"
         return replace(self._kept(message), is_undecided=undecided)
 
-    def _decisive(self, original: Path, trial: Trial, feeds: Sequence[Mapping[str, np.ndarray]]) -> accept.Timing | None:
+    def _decisive(self, original: Path, trial: Trial, feeds: Sequence[Mapping[str, np.ndarray]]) -> timings.Timing | None:
         """The measurement of a trial that decides; ``None`` where the budget ends before it does."""
         provider, clock = self._bench.task.target.provider, self._bench.clock
         room = clock.room("write")
-        least = next((n for n in _ROUNDS if accept.deciding_seconds(*self._pace, n) <= room), None)
+        least = next((n for n in _ROUNDS if timings.deciding_seconds(*self._pace, n) <= room), None)
         if least is None:
             return None
-        beside = accept.deciding_seconds(*self._pace, 1)  # to open sessions, and rounds that end late
+        beside = timings.deciding_seconds(*self._pace, 1)  # to open sessions, and rounds that end late
         seconds = min(max(clock.budget / 3, 2.0), 30.0, room - beside)
         try:
-            timing = accept.confirm(original, trial.path, feeds, provider, seconds, briefly=True, least=least)
+            timing = timings.confirm(original, trial.path, feeds, provider, seconds, briefly=True, least=least)
         except BudgetSpent:
             return None
         longer = min(2 * seconds, clock.room("write") - beside)
         if not timing.faster and not timing.busy and timing.ratio < 0.995 and longer >= 10:
             self._bench.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
             with suppress(BudgetSpent):
-                return accept.confirm(original, trial.path, feeds, provider, longer)
+                return timings.confirm(original, trial.path, feeds, provider, longer)
         return timing
 
     def _won(self, trial: Trial) -> Judgement:
@@ -532,7 +533,7 @@ def _in_order(trials: Sequence[Trial], first: Trial | None) -> list[Trial]:
     Args:
         first: the best by the cost model: it has the benefit of the doubt, where the device leaves any.
     """
-    ratios = accept.Speed.ratios([trial.speed for trial in trials])
+    ratios = timings.Speed.ratios([trial.speed for trial in trials])
     doubts = any(trial.speed.on_device is None for trial in trials)
     promise = [ratio * (0.99 if doubts and trial is first else 1.0) for ratio, trial in zip(ratios, trials, strict=True)]
     return [trials[place] for place in sorted(range(len(trials)), key=promise.__getitem__)]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from rewriter.reference import Error
-from rewriter.run import accept
+from rewriter.run import timings
 from rewriter.run.faults import Fault
 from rewriter.run.footprint import ModelFootprint
 from rewriter.search.explain import NearMiss
@@ -100,7 +100,7 @@ class Tried:
     rules: tuple[str, ...]
     predicted: float
     fate: str
-    timing: accept.Timing | None
+    timing: timings.Timing | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Outcome:
     after: ModelFootprint | None = None
     fired: tuple[Fired, ...] = ()
     assumed: tuple[Assumed, ...] = ()
-    speed: accept.Speed = accept.UNTIMED
+    speed: timings.Speed = timings.UNTIMED
     error_before: Error | None = None
     error_after: Error | None = None
     output_errors: tuple[OutputError, ...] = ()
@@ -174,12 +174,12 @@ class Outcome:
     explanations: tuple[NearMiss, ...] = ()
 
     @property
-    def latency(self) -> accept.Timing | None:
+    def latency(self) -> timings.Timing | None:
         """Of :attr:`speed`."""
         return self.speed.latency
 
     @property
-    def on_device(self) -> accept.Timing | None:
+    def on_device(self) -> timings.Timing | None:
         """Of :attr:`speed`."""
         return self.speed.on_device
 
@@ -224,7 +224,7 @@ class Outcome:
             values["output_errors"] = tuple(OutputError(str(n), Error(**_numbers(b)), Error(**_numbers(a))) for n, b, a in pairs)
         for name in ("dropped", "notes"):
             values[name] = tuple(_checked(line, str) for line in record[name])
-        values["speed"] = accept.Speed(**{part.name: _timing(record[part.name]) for part in fields(accept.Speed)})
+        values["speed"] = timings.Speed(**{part.name: _timing(record[part.name]) for part in fields(timings.Speed)})
         for name in ("error_before", "error_after"):
             values[name] = Error(**_numbers(record[name])) if record[name] else None
         return Outcome(model, output, **values, cached_verdict=True)
@@ -237,12 +237,12 @@ _VOLATILE = (
 """Fields that are each run's own."""
 
 
-def _timing(record: Mapping[str, Any] | None) -> accept.Timing | None:
+def _timing(record: Mapping[str, Any] | None) -> timings.Timing | None:
     """A timing of JSON. Raises TypeError, AttributeError."""
     if not record:
         return None
     ratios = tuple(_checked(ratio, float) for ratio in record.get("ratios", ()))
-    return accept.Timing(**_numbers({name: value for name, value in record.items() if name != "ratios"}), ratios=ratios)
+    return timings.Timing(**_numbers({name: value for name, value in record.items() if name != "ratios"}), ratios=ratios)
 
 
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
-from rewriter.run.accept import Speed
 from rewriter.run.kernel_search import search_kernels
 from rewriter.run.kernels import has_kernels
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch, new_search
+from rewriter.run.timings import Speed
 from rewriter.run.workbench import Workbench
 from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 
-from rewriter.run.accept import Speed
 from rewriter.run.decision import Decision, decided
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.outcome import Fired, Outcome
@@ -18,6 +17,7 @@ from rewriter.run.proposing import Incumbent, Predictions
 from rewriter.run.rules_ahead import begin_objections
 from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
 from rewriter.run.task import Task
+from rewriter.run.timings import Speed
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import digest
 from rewriter.search.candidate import Candidate

@@ -22,9 +22,11 @@ from rewriter.run.outcome import Assumed
 from rewriter.run.workbench import Workbench
 from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
 from rewriter.search.candidate import Candidate, Move, RecordedMove
+from rewriter.search.directions import Direction
+from rewriter.search.guards import beyond_numbers
 from rewriter.search.layers import Lifted, ShortModel, lift, opaque_kind, shorten
 from rewriter.search.layouts import LayoutChooser
-from rewriter.search.match import Direction, Match, beyond_numbers
+from rewriter.search.match import Match
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices

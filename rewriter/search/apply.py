@@ -14,7 +14,9 @@ from mugraph.onnx.sizes import check_sizes
 from mugraph.ops import NotExpressible, OnnxForm, Packed, get_operator
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, format_value, walk
-from rewriter.search.match import Match, NoMatch, check_guards, close_attrs, literal_type, tensor_type
+from rewriter.search.bindings import close_attrs, literal_type, tensor_type
+from rewriter.search.guards import check_guards
+from rewriter.search.match import Match, NoMatch
 from rewriter.search.ranges import RangeOracle
 
 __all__ = ["Plan", "inexpressible", "plan_match", "substitute_match"]

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mugraph.graph import Graph
+from rewriter.search.directions import Direction
 from rewriter.search.executed import Executed
-from rewriter.search.match import Direction, Match
+from rewriter.search.match import Match
 from rewriter.search.matches import Hits
 
 __all__ = ["Candidate", "Move", "RecordedMove", "outputs_of", "site_key"]

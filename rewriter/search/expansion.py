@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rewriter.search.candidate import Candidate
-from rewriter.search.match import Direction
+from rewriter.search.directions import Direction
 from rewriter.search.moves import Moves, SiteGroup
 from rewriter.search.roles import kind_of, wraps
 from rewriter.search.strategy import RULES, MoveKind

@@ -15,7 +15,8 @@ from mugraph.graph import Graph, Node
 from mugraph.ops import get_operator, traits_of
 from mugraph.terms.term import Term, format_attrs, walk
 from rewriter.search.candidate import Candidate
-from rewriter.search.match import Direction, Match, NoMatch, resolve
+from rewriter.search.directions import Direction
+from rewriter.search.match import Match, NoMatch, resolve
 from rewriter.search.moves import Moves
 from rewriter.search.spelled import shortened, spelled_regions
 

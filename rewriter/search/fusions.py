@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from mugraph.graph import Graph
 from mugraph.terms.term import variables, walk
 from rewriter.search.apply import Plan
-from rewriter.search.match import Direction, Match, NoMatch, RootMatch
+from rewriter.search.directions import Direction
+from rewriter.search.match import Match, NoMatch, RootMatch
 from rewriter.search.matcher import Matcher, MatchPool
 from rewriter.search.reach import reach, readers_within
 

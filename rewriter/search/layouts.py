@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from mugraph.graph import Graph, Node
 from rewriter.search.candidate import Candidate
 from rewriter.search.cuts import minimum_cut
-from rewriter.search.match import Direction, Match, NoMatch, resolve
+from rewriter.search.directions import Direction
+from rewriter.search.match import Match, NoMatch, resolve
 from rewriter.search.matcher import Matcher, MatchPool
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves

@@ -9,7 +9,8 @@ from itertools import pairwise
 from mugraph.deadline import heed
 from mugraph.graph import Definition, Graph, Tables
 from rewriter.search.apply import Plan, inexpressible, plan_match, substitute_match
-from rewriter.search.match import Direction, Match, NoMatch, RootIndex, RootMatch, find_root_matches, join
+from rewriter.search.directions import Direction
+from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
 from rules_db.trust.rule import Rule
 

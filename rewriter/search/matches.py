@@ -14,8 +14,9 @@ from immutables import Map
 
 from mugraph.graph import Graph
 from mugraph.terms.term import walk
+from rewriter.search.directions import Direction, compile_rules
 from rewriter.search.fusions import Fusions
-from rewriter.search.match import Direction, Match, RootMatch, compile_rules
+from rewriter.search.match import Match, RootMatch
 from rewriter.search.matcher import Matcher, MatchPool
 from rewriter.search.ranges import RangeOracle
 from rewriter.search.reach import live_values, reach, readers_within

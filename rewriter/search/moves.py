@@ -13,9 +13,10 @@ from mugraph.graph import Graph, Node
 from mugraph.ops import Entrywise, traits_of
 from mugraph.terms.term import AttrValue
 from rewriter.search.candidate import Candidate, Move
+from rewriter.search.directions import Direction
 from rewriter.search.executed import Change
 from rewriter.search.fusions import unshared
-from rewriter.search.match import Direction, Match, NoMatch
+from rewriter.search.match import Match, NoMatch
 from rewriter.search.matches import Matches
 from rewriter.search.prices import NodeCosts, Prices
 from rewriter.search.roles import wraps

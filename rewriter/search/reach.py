@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from mugraph.graph import Graph
 from mugraph.terms.term import walk
-from rewriter.search.match import Direction
+from rewriter.search.directions import Direction
 
 __all__ = ["Readers", "live_values", "reach", "readers_within"]
 

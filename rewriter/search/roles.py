@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.terms.term import AttrValue, Term, walk
-from rewriter.search.match import Direction
+from rewriter.search.directions import Direction
 from rewriter.search.strategy import MoveKind
 from rules_db.trust.rule import Rule, Side
 

@@ -21,7 +21,7 @@ from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import Term, variables, walk
 from mugraph.terms.text import parse_term, parse_type
 from rewriter.search.candidate import Candidate
-from rewriter.search.match import Direction
+from rewriter.search.directions import Direction
 from rewriter.search.moves import Moves
 
 __all__ = ["SpelledRegion", "shortened", "spelled_regions"]

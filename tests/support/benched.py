@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from rewriter.reference import Error
-from rewriter.run.accept import Timing
+from rewriter.run.timings import Timing
 from tools.bench import models, peers
 
 

@@ -11,8 +11,9 @@ from mugraph.terms.shape import TensorType
 from mugraph.terms.text import Parser, parse_term, parse_type
 from rewriter.search.apply import plan_match, substitute_match
 from rewriter.search.backtracking import Backtracking, SearchLimits
+from rewriter.search.directions import Direction
 from rewriter.search.expansion import Generator, KernelGenerator
-from rewriter.search.match import Direction, Match, NoMatch
+from rewriter.search.match import Match, NoMatch
 from rewriter.search.matches import Matches
 from rewriter.search.moves import NOISE, Moves
 from rewriter.search.prices import Prices

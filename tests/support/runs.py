@@ -15,7 +15,7 @@ from onnx.parser import parse_model
 
 from mugraph.onnx import load
 from mugraph.onnx.cleaning import clean
-from rewriter.run import accept
+from rewriter.run import timings
 from rewriter.run.cleaning import computed
 from rewriter.run.clock import Clock
 from rewriter.run.options import Options
@@ -25,8 +25,8 @@ from rewriter.run.workbench import Workbench, open_workbench
 from rules_db.trust.rule import Rule
 from tools.zoo.built import lora_block
 
-FASTER = accept.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
-SAME = accept.Timing(1.0, 1.0, 0.1, 0.1, 1.0, 0.95, 1.05)
+FASTER = timings.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.45, 0.55)
+SAME = timings.Timing(1.0, 1.0, 0.1, 0.1, 1.0, 0.95, 1.05)
 
 
 def block(path: Path) -> Path:

@@ -37,8 +37,9 @@ from rich.table import Table
 from mugraph.onnx import load, node_count
 from rewriter.cost.store import default_profile_path
 from rewriter.reference import bind_sizes, random_inputs
-from rewriter.run.accept import LEAST_ROUNDS, Acceptance, Timing, confirm, paired
+from rewriter.run.accept import Acceptance
 from rewriter.run.footprint import ModelFootprint, measured, on_disk
+from rewriter.run.timings import LEAST_ROUNDS, Timing, confirm, paired
 from rewriter.runtime_env import environment, new_session
 from tools.bench.models import OURS, Row, Tool, check, interval, peer, plain, superopt
 from tools.bench.peers import PEERS

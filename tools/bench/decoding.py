@@ -42,7 +42,7 @@ from rich.table import Table
 
 from mugraph.onnx import load
 from rewriter.reference import bind_sizes, random_inputs
-from rewriter.run.accept import paired
+from rewriter.run.timings import paired
 from tools.bench.decoding_steps import StepSpec
 from tools.bench.gpu_models import BANDWIDTH, references_of, take_turns
 from tools.bench.gpu_runners import CLOCKS, Remote, RunnerFailed, open_all

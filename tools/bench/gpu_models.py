@@ -46,7 +46,8 @@ from mugraph.ops import get_operator, traits_of
 from mugraph.terms.shape import DataType
 from rewriter.cost.signature import bytes_of
 from rewriter.reference import Error, bind_sizes, compare, random_inputs, reference_outputs, worst
-from rewriter.run.accept import FLOORS, Timing, paired
+from rewriter.run.accept import FLOORS
+from rewriter.run.timings import Timing, paired
 from rewriter.runtime_env import environment
 from tools.bench.gpu_runners import (
     CLOCKS,

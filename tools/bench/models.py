@@ -42,7 +42,8 @@ from rich.table import Table
 from mugraph.onnx import load
 from mugraph.ops import REGISTRY
 from rewriter.reference import Error, bind_sizes, random_inputs
-from rewriter.run.accept import Acceptance, Timing, confirm
+from rewriter.run.accept import Acceptance
+from rewriter.run.timings import Timing, confirm
 from rewriter.runtime_env import PROVIDERS, environment
 from tools.bench.cpu_levels import in_words
 from tools.bench.peers import PEERS, PeerFailed

@@ -31,7 +31,7 @@ from rich.table import Table
 from mugraph.onnx import load
 from mugraph.terms.shape import concrete, evaluate_dim
 from rewriter.reference import bind_sizes, compare, random_inputs
-from rewriter.run.accept import Timing, paired
+from rewriter.run.timings import Timing, paired
 from rewriter.runtime_env import environment
 from tools.bench.gpu_models import AGAIN, BASELINE, chosen_models, open_torch, poisoned, take_turns
 from tools.bench.gpu_runners import (

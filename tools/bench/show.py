@@ -18,7 +18,7 @@ import click
 from rich.console import Console
 
 from rewriter.reference import Error
-from rewriter.run.accept import Timing
+from rewriter.run.timings import Timing
 from tools.bench.gpu_models import print_gpu_tables
 from tools.bench.models import Row, print_tables
 

@@ -40,8 +40,8 @@ from rewriter.cost import get_device
 from rewriter.cost.schedules import SchedulePrices, points_of, ranked
 from rewriter.cost.schedules import predict as predicted
 from rewriter.reference import compare, random_inputs
-from rewriter.run.accept import paired
 from rewriter.run.size_grid import half_octaves
+from rewriter.run.timings import paired
 from rewriter.runtime.plan import CHOICE_FORMAT_VERSION
 from rewriter.runtime_env import PROVIDERS, environment
 from tools.bench.gpu_models import take_turns

@@ -49,7 +49,7 @@ from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.onnx import load
 from mugraph.terms.term import walk
 from rewriter.reference import Error, compare
-from rewriter.run.accept import paired
+from rewriter.run.timings import paired
 from tools.bench.attention.cases import MaskCase
 from tools.bench.gpu_models import take_turns
 from tools.bench.gpu_runners import (

@@ -19,6 +19,7 @@ from rewriter.reference import Error, compare, identical, is_quantized, referenc
 from rewriter.reference.comparison import is_float
 from rewriter.run.faults import USER_ERRORS
 from rewriter.run.outcome import Outcome
+from rewriter.run.sealed_kernels import seal_kernels
 from rewriter.search.ranges import Assumption
 from tools.fuzz.conditioning import TakesTooLong, processor_seconds, rounding_errors, within_rounding
 from tools.fuzz.fates import CaseReport, Fate, origin_of
@@ -147,6 +148,8 @@ def examine_model(
     assumed = {one.assumption for one in outcome.assumed}
     originals = Originals(original, {k: tried for k, tried in plain.items() if not _EXCUSES.get(k, set()) & assumed})
     verdict, counts = _compared(originals, written), Counter[str]()
+    if verdict is None or not verdict[0].is_failure:
+        verdict = _compared_sealed(originals, written) or verdict
     if elsewhere is not None and (verdict is None or not verdict[0].is_failure):
         other, counts = elsewhere(originals, written)
         verdict = other if verdict is None or (other is not None and other[0].is_failure) else verdict
@@ -239,6 +242,34 @@ def _compared(originals: Originals, written: bytes) -> Verdict | None:
             if own is None and disagree:
                 own = Fate.RUNTIME, f"its optimisers change the original on {kind} inputs: output {position}, {far(b, a)}"
     return own
+
+
+def _compared_sealed(originals: Originals, written: bytes) -> Verdict | None:
+    """What is wrong with a written model as it is run where the library of its custom kernels is; ``None`` where nothing is.
+
+    Nothing is where the runtime's optimisers change nothing: the CPU provider rounds halves where a sealed kernel ends, and not
+    within what it does not seal, so that a number may round up that did not.
+    """
+    model = onnx.ModelProto.FromString(written)
+    if not seal_kernels(model):
+        return None
+    sealed = model.SerializeToString()
+    verdict = _compared(originals, sealed)
+    if verdict is None or not verdict[0].is_failure or _optimisers_change_nothing(originals, sealed):
+        return None
+    return verdict[0], f"with kernels sealed, {verdict[1]}"
+
+
+def _optimisers_change_nothing(originals: Originals, model: bytes) -> bool:
+    """Whether a model gives the same with the runtime's optimisers as without, on every input."""
+    try:
+        for kind, (feed, _) in originals.plain.items():
+            pairs = zip(run(model, feed), run(model, feed, optimize=False), strict=True)
+            if not all(originals.yardstick(kind, at).accepts(one, other) for at, (one, other) in enumerate(pairs)):
+                return False
+    except CannotRun:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from rewriter.kernels.schemes.region import Region
 from rewriter.kernels.schemes.sampling import RewardSampler
 from rewriter.kernels.schemes.scheme import Context, Scheme, Segment
 from rewriter.search.candidate import Candidate, Move
-from rewriter.search.match import Direction, Match
+from rewriter.search.directions import Direction
+from rewriter.search.match import Match
 from rewriter.search.moves import Moves
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule

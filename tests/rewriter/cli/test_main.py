@@ -18,8 +18,8 @@ from mugraph.onnx import ModelError
 from rewriter import optimize
 from rewriter.cli.main import main, run
 from rewriter.cli.summary import print_explanations
-from rewriter.run import accept
 from rewriter.run import kernels as run_kernels
+from rewriter.run import timings
 from rewriter.search.explain import NearMiss
 from tests.support.runs import lora
 
@@ -38,7 +38,7 @@ def _expect(result: Any, *texts: str) -> None:
         assert text in message
 
 
-def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     source, target, summary = lora(tmp_path / "lora.onnx"), tmp_path / "o.onnx", tmp_path / "s.json"
     result = _invoke(source, "-o", target, "--provider", "cpu", "--json", summary, "--budget", "20", "--input", "x=2x4x32")
     assert result.exit_code == 0, result.output
@@ -159,7 +159,7 @@ def test_an_unwritable_output_is_named(tmp_path: Path) -> None:
 
 
 def test_no_room_for_temporary_files_blames_no_rule(
-    tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, timing: dict[str, timings.Timing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk is not the rules' fault: one message, nothing quarantined."""
     calls: list[int] = []
@@ -180,7 +180,7 @@ def test_no_room_for_temporary_files_blames_no_rule(
     assert again.improved and not again.dropped
 
 
-def test_explanations_are_printed(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_explanations_are_printed(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     source = lora(tmp_path / "lora.onnx")
     result = _invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20", "--explain")
     assert result.exit_code == 0 and "why (not)" in result.output and "--json" in result.output
@@ -254,7 +254,7 @@ def test_bad_words_are_told_in_one_line(tmp_path: Path, words: tuple[str, ...]) 
     assert ended.stderr.count("\n") == 1 and ended.stderr.startswith("onnx-superopt: ")
 
 
-def test_names_as_long_as_the_file_are_cut_on_the_screen(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_names_as_long_as_the_file_are_cut_on_the_screen(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     """To colour a line of 100,000 characters took minutes; the file of --json has it whole."""
     proto = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Neg(x) }')
     name = "n" * 100_000

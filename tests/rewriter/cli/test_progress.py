@@ -17,7 +17,7 @@ from mugraph.console import result_console
 from rewriter.cli.main import main
 from rewriter.cli.progress import watched
 from rewriter.cli.summary import print_summary
-from rewriter.run import accept
+from rewriter.run import timings
 from rewriter.run.optimize import optimize
 from rewriter.run.outcome import Fired, Outcome
 from tests.support.runs import lora
@@ -38,7 +38,7 @@ def test_nothing_moves_where_nobody_looks() -> None:
 
 
 def test_a_run_tells_its_stages_and_the_best_so_far(
-    tmp_path: Path, measured_cache: Path, timing: dict[str, accept.Timing], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, measured_cache: Path, timing: dict[str, timings.Timing], caplog: pytest.LogCaptureFixture
 ) -> None:
     lines: list[str] = []
     with caplog.at_level(logging.INFO):

@@ -10,7 +10,7 @@ import pytest
 
 from mugraph.terms.text import parse_term
 from rewriter.cost import ProfileStore, RuntimeDirections, fused
-from rewriter.search.match import Direction, compile_rules
+from rewriter.search.directions import Direction, compile_rules
 from rules_db.trust.rule import Rule
 from tests.support.graphs import ASSOCIATIVE, MERGE, rule
 

@@ -13,7 +13,7 @@ from rewriter import optimize
 from rewriter.cost import DEVICES, CostModel, CostTable, ProfileError, merge_tables, read_table, write_table
 from rewriter.cost.store import default_profile_path
 from rewriter.reference import InputError
-from rewriter.run import accept
+from rewriter.run import timings
 from tests.support.runs import lora, ops
 
 SIZES = {"x": (2, 4, 32)}
@@ -21,7 +21,7 @@ SIZES = {"x": (2, 4, 32)}
 
 @pytest.fixture(autouse=True)
 def _nothing_is_timed(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: pytest.fail("timed end to end"))
+    monkeypatch.setattr(timings, "confirm", lambda *args, **kwargs: pytest.fail("timed end to end"))
 
 
 @pytest.fixture

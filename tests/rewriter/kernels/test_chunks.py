@@ -16,7 +16,7 @@ from rewriter.kernels.chunks import ChunkedAttention
 from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.proposals import KernelProposals, matches_of
-from rewriter.search.match import Direction
+from rewriter.search.directions import Direction
 from rules_db.exchange import format_rule, parse_rules
 from rules_db.trust.certificate import Evidence
 from rules_db.trust.check import check

@@ -45,7 +45,7 @@ from rewriter.kernels.programs import Scheduled, kernels_of
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
 from rewriter.reference import InputError
-from rewriter.run import accept
+from rewriter.run import accept, timings
 from rewriter.run.checking import Checker, Opened
 from rewriter.run.clock import Clock
 from rewriter.run.judging import Judge, Judgement
@@ -289,7 +289,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(runtime_env, "PROVIDERS", {"cpu": "CPUExecutionProvider", "cuda": "CPUExecutionProvider"})
     monkeypatch.setattr("rewriter.cost.model.CostModel._measure_on_cuda", lambda self, signature: None)
     monkeypatch.setattr(accept.Acceptance, "pair", lambda self, session, seconds: FASTER)
-    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: FASTER)
+    monkeypatch.setattr(timings, "confirm", lambda *args, **kwargs: FASTER)
 
     def measured(_, kernel, compiled, *__):  # type: ignore[no-untyped-def]
         asked.append(kernel.digest.hex())
@@ -430,8 +430,8 @@ def test_a_slow_kernel_is_not_used(model: Path, tmp_path: Path, gpu: list[str], 
 def test_the_best_without_kernels_is_tried_beside_them(
     model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slower = accept.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.9, 2.1)
-    monkeypatch.setattr(accept, "confirm", lambda _, candidate, *rest, **options: slower if _nodes(candidate) else FASTER)
+    slower = timings.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.9, 2.1)
+    monkeypatch.setattr(timings, "confirm", lambda _, candidate, *rest, **options: slower if _nodes(candidate) else FASTER)
     outcome = at_leisure(model, tmp_path / "out.onnx")
     assert gpu and outcome.improved and outcome.kernels == 0
     assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node].count("Relu") == 1
@@ -441,7 +441,7 @@ def test_what_is_slower_on_the_device_is_not_written_however_default_settings_lo
     model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A processor that launches slowly hides what a kernel takes: fewer nodes look faster there."""
-    slower = accept.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.9, 2.1)
+    slower = timings.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.9, 2.1)
     monkeypatch.setattr(accept.Acceptance, "on_device", lambda _, path, seconds: slower if _nodes(path) else None)
     outcome = at_leisure(model, tmp_path / "out.onnx")
     assert gpu and outcome.kernels == 0
@@ -453,7 +453,7 @@ def test_the_device_decides_where_it_can_be_asked(
     """No second measurement follows; a later run tells the same, and prints both."""
     monkeypatch.setattr(accept.Acceptance, "on_device", lambda *_: FASTER)
     monkeypatch.setattr(accept.Acceptance, "pair", lambda *_: SAME)
-    monkeypatch.setattr(accept, "confirm", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr(timings, "confirm", lambda *_, **__: pytest.fail("measured again"))
     captured: list[Path] = []
     monkeypatch.setattr(accept.Acceptance, "_captured", lambda _, path: captured.append(path))
     first = at_leisure(model, tmp_path / "first.onnx")

@@ -27,7 +27,7 @@ from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.programs import Scheduled
 from rewriter.kernels.proposals import KernelProposals, joins, matches_of
-from rewriter.search.match import Direction, compile_rules
+from rewriter.search.directions import Direction, compile_rules
 from rewriter.search.replay import replay
 from rulegen.share.audit import audit
 from rules_db.exchange import RuleTextError, format_rule, parse_rule

@@ -29,7 +29,7 @@ from rewriter.run.optimize import optimize
 from rewriter.search import expansion
 from rewriter.search.backtracking import Backtracking, SearchLimits
 from rewriter.search.candidate import Candidate
-from rewriter.search.match import Direction
+from rewriter.search.directions import Direction
 from rewriter.search.moves import Moves
 from rewriter.search.replay import replay
 from rewriter.search.strategy import REFINED, SCHEMES, Strategy

@@ -16,7 +16,7 @@ from rewriter.cli.main import main
 from rewriter.reference import Error
 from rewriter.report.charts import histogram
 from rewriter.report.of_run import run_page
-from rewriter.run import accept
+from rewriter.run import timings
 from rewriter.run.outcome import Outcome, Tried
 from tests.support.runs import FASTER, lora
 
@@ -31,7 +31,7 @@ def _sections(html: str) -> list[str]:
     return re.findall(r'<section id="(\w+)">', html)
 
 
-def test_a_run_writes_its_report(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_a_run_writes_its_report(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     timing["confirm"] = replace(FASTER, ratios=tuple(0.5 + i / 1000 for i in range(-20, 21)))
     source, page, summary = lora(tmp_path / "lora.onnx"), tmp_path / "r.html", tmp_path / "s.json"
     result = _run(source, "--provider", "cpu", "--report", page, "--json", summary, "--budget", "20", "--input", "x=2x4x32")
@@ -55,7 +55,7 @@ def test_a_run_writes_its_report(tmp_path: Path, timing: dict[str, accept.Timing
     assert record["output_errors"][0]["after"] == record["error_after"]
 
 
-def test_a_verdict_that_is_repeated_keeps_its_figures(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_a_verdict_that_is_repeated_keeps_its_figures(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     timing["confirm"] = replace(FASTER, ratios=(0.4, 0.5, 0.6))
     source, page = lora(tmp_path / "lora.onnx"), tmp_path / "r.html"
     arguments = (source, "--provider", "cpu", "--budget", "20", "--input", "x=2x4x32")

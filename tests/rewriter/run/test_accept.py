@@ -85,92 +85,6 @@ def test_a_precision_is_a_promise_about_every_output(tmp_path: Path, monkeypatch
     assert [precise.judge(_Off(error))[1] for error in (5e-7, 4e-6, 6e-6)] == [True, True, False]
 
 
-@pytest.mark.parametrize("briefly, saving, parts", [(True, 0.5, 2), (True, 0.001, 4), (False, 0.5, 2)])
-def test_a_brief_measurement_goes_on_where_there_is_doubt(
-    briefly: bool, saving: float, parts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each part has sessions of its own: two orders for a fifth of the time, and two for the rest of it."""
-    asked: list[float] = []
-
-    def alternate(*arguments: Any, **_: Any) -> None:
-        _, _, _, seconds, times, _, rounds = arguments
-        asked.append(seconds)
-        assert rounds in (6, 24, 30)
-        generator = np.random.default_rng(len(asked))
-        for which, column in enumerate(times):
-            column.extend(generator.normal(1.0 - saving * (which % 2), 0.01, 20))
-
-    monkeypatch.setattr(accept, "new_session", lambda *_, **__: None)
-    monkeypatch.setattr(accept, "_alternate", alternate)
-    timing = accept.confirm(Path("a"), Path("b"), [FEED], "cpu", 10.0, briefly=briefly)
-    assert len(asked) == parts and timing.ratio == pytest.approx(1 - saving, abs=0.01)
-    assert sum(asked) == pytest.approx(2.0 if (briefly and parts == 2) else 10.0)
-
-
-def test_a_candidate_must_be_faster_by_more_than_the_original_is_than_itself() -> None:
-    generator = np.random.default_rng(0)
-    first = generator.normal(1.0, 0.01, 40)
-    assert accept.paired(first, 0.97 * first, first).faster
-    drifting = accept.paired(first, 0.97 * first, 0.9 * first)
-    assert not drifting.faster and drifting.busy and drifting.control_low == pytest.approx(0.9)
-    assert not accept.paired(first, 0.97 * first, first).busy
-
-
-def _disturbed(generator: np.random.Generator, mean: float, share: float, rounds: int = 60) -> np.ndarray:
-    """Times of runs of which a share was disturbed: that adds up to three times as much."""
-    times = generator.normal(mean, 0.01 * mean, rounds)
-    return times * (1 + generator.uniform(0, 3, rounds) * (generator.random(rounds) < share))
-
-
-def test_on_a_busy_machine_the_fastest_runs_tell() -> None:
-    """What is faster is seen to be, with latencies that fit; what is as fast is not; few rounds decide nothing."""
-    found, wrong, undecided = 0, 0, 0
-    for seed in range(40):
-        generator = np.random.default_rng(seed)
-        columns = [_disturbed(generator, mean, 0.6) for mean in (1.0, 0.85, 1.0, 0.85)]
-        timing = accept.paired(*columns)
-        found += timing.faster and timing.share < 0.5 and timing.candidate == pytest.approx(0.85, abs=0.03)
-        wrong += accept.paired(*(_disturbed(generator, 1.0, 0.6) for _ in range(4))).faster
-        few = accept.paired(*(column[:8] for column in columns))
-        undecided += few.share == 0.5
-    assert found >= 36 and wrong <= 2 and undecided == 40
-
-
-def test_on_a_quiet_machine_medians_tell() -> None:
-    generator = np.random.default_rng(0)
-    timing = accept.paired(*(_disturbed(generator, mean, 0.02) for mean in (1.0, 0.95, 1.0, 0.95)))
-    assert timing.share == 0.5 and timing.statistic == "median" and timing.faster and not timing.busy
-
-
-def test_what_is_slower_in_most_runs_is_not_saved_by_its_fastest() -> None:
-    generator = np.random.default_rng(0)
-    first, again = _disturbed(generator, 1.0, 0.6), _disturbed(generator, 1.0, 0.6)
-    second = [np.where(generator.random(60) < 0.2, 0.5, 6.0) for _ in range(2)]
-    timing = accept.paired(first, second[0], again, second[1])
-    assert timing.slower and not timing.faster
-
-
-def test_every_run_comes_in_every_place_and_once_after_one_of_the_same_session() -> None:
-    turns: list[str] = []
-
-    class Told:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def run(self, *_: Any) -> None:
-            turns.append(self.name)
-
-    times: tuple[list[float], ...] = ([], [], [], [])
-    accept._alternate(Told("a"), Told("b"), [FEED], 100.0, times, most=12)
-    assert [len(column) for column in times] == [12] * 4 and len(turns) == 2 + 48
-    orders = [order for _ in range(3) for order in accept._ORDERS]
-    flat = [which for order in orders for which in order]
-    assert turns[2:] == ["ab"[which % 2] for which in flat]
-    assert all(sorted(order[place] for order in accept._ORDERS) == [0, 1, 2, 3] for place in range(4))
-    after_itself = [flat[i] for i in range(16) if flat[i] % 2 == flat[i - 1] % 2]
-    assert sorted(after_itself) == [0, 1, 2, 3]
-
-
 class _Replay:
     """Moves a clock on by as many milliseconds."""
 
@@ -257,19 +171,6 @@ def test_the_original_is_captured_when_somebody_is_going_to_ask(tmp_path: Path, 
     Acceptance(load(path), path, [FEED], "cuda", once_run=once_run)
     Acceptance(load(path), path, [FEED], "cpu", once_run=once_run)
     assert captured == [path, path] and told == [False, True, False]
-
-
-def _timing(ratio: float, slower: bool = False) -> accept.Timing:
-    return accept.Timing(1.0, ratio, 0.1, 0.1, ratio, 1.1 if slower else 0.9 * ratio, 1.3)
-
-
-def test_speeds_are_compared_on_one_scale() -> None:
-    both, fast, slow = (accept.Speed(_timing(a), b and _timing(b)) for a, b in ((0.9, 0.5), (0.8, None), (0.7, 0.6)))
-    assert accept.Speed.ratios([both, slow]) == [0.5, 0.6], "the device tells"
-    assert accept.Speed.ratios([both, fast, slow]) == [0.9, 0.8, 0.7], "it does not tell of all"
-    assert (both.ratio, fast.ratio, accept.UNTIMED.ratio) == (0.5, 0.8, 1.0)
-    assert not both.is_slower and accept.Speed(_timing(0.5), _timing(1.2, slower=True)).is_slower
-    assert not fast.is_decided_by_device
 
 
 class _Steps:

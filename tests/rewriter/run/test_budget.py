@@ -22,8 +22,7 @@ from rewriter import optimize
 from rewriter.cost import CostModel
 from rewriter.kernels.workers import WorkerDied
 from rewriter.reference import nodes
-from rewriter.run import accept, rules_ahead
-from rewriter.run.accept import Timing, deciding_seconds
+from rewriter.run import accept, rules_ahead, timings
 from rewriter.run.background import Background, Beside
 from rewriter.run.checking import Checker
 from rewriter.run.cleaning import Unclean
@@ -32,6 +31,7 @@ from rewriter.run.judging import Judge
 from rewriter.run.proposing import Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
+from rewriter.run.timings import Timing, deciding_seconds
 from rewriter.run.workbench import Workbench
 from rewriter.search.matcher import Matcher, MatchPool
 from rules_db import library
@@ -360,7 +360,7 @@ def test_fewer_rounds_are_measured_where_no_more_fit(
         asked.append(least)
         return Timing(1.0, 0.5, 0.1, 0.1, 0.5, 0.45, 0.55)
 
-    monkeypatch.setattr(accept, "confirm", confirm)
+    monkeypatch.setattr(timings, "confirm", confirm)
     with workbench(source, RULES, deterministic=False) as bench:
         proposals = proposals_of(bench)
         checker, quarantine = checker_of(bench, proposals)
@@ -386,7 +386,7 @@ def test_a_second_measurement_that_does_not_end_leaves_the_first(source: Path, m
             raise answer
         return answer
 
-    monkeypatch.setattr(accept, "confirm", confirm)
+    monkeypatch.setattr(timings, "confirm", confirm)
     with workbench(source, RULES, deterministic=False) as bench:
         checker, quarantine = checker_of(bench, proposals_of(bench))
         opened = checker.check(next(iter(proposals_of(bench))))
@@ -404,7 +404,7 @@ def test_a_second_measurement_that_does_not_end_leaves_the_first(source: Path, m
 
 def test_the_longer_part_of_a_measurement_does_without_what_opening_sessions_took(monkeypatch: pytest.MonkeyPatch) -> None:
     instant, asked = [0.0], list[float]()
-    monkeypatch.setattr(accept, "time", SimpleNamespace(perf_counter=lambda: instant[0]))
+    monkeypatch.setattr(timings, "time", SimpleNamespace(perf_counter=lambda: instant[0]))
 
     def opened(*_: Any, **__: Any) -> None:
         instant[0] += 0.5
@@ -416,12 +416,12 @@ def test_the_longer_part_of_a_measurement_does_without_what_opening_sessions_too
         for column in times:
             column.extend(np.random.default_rng(len(asked)).normal(1.0, 0.05, 20))
 
-    monkeypatch.setattr(accept, "new_session", opened)
-    monkeypatch.setattr(accept, "_alternate", alternate)
-    accept.confirm(Path("a"), Path("b"), [{}], "cpu", 10.0, briefly=True)
+    monkeypatch.setattr(timings, "new_session", opened)
+    monkeypatch.setattr(timings, "alternate", alternate)
+    timings.confirm(Path("a"), Path("b"), [{}], "cpu", 10.0, briefly=True)
     assert asked == pytest.approx([1.0, 1.0, 2.0, 2.0]) and instant[0] == pytest.approx(10.0)
     asked.clear()
-    accept.confirm(Path("a"), Path("b"), [{}], "cpu", 2.5, briefly=True)
+    timings.confirm(Path("a"), Path("b"), [{}], "cpu", 2.5, briefly=True)
     assert len(asked) == 2, "no time is left for the longer part"
 
 

@@ -14,7 +14,7 @@ from mugraph.deadline import BudgetSpent
 from mugraph.graph import Graph
 from rewriter import optimize
 from rewriter.cost.store import default_profile_path
-from rewriter.run import accept
+from rewriter.run import accept, timings
 from rewriter.run.searching import ModelSearch
 from rewriter.search.backtracking import Searched
 from tests.support.graphs import rule
@@ -22,7 +22,7 @@ from tests.support.runs import FASTER, SAME, cleaned_ops, ops, small
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
-SLOWER = accept.Timing(1.0, 1.2, 0.1, 0.1, 1.2, 1.1, 1.3)
+SLOWER = timings.Timing(1.0, 1.2, 0.1, 0.1, 1.2, 1.1, 1.3)
 NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
 run = partial(optimize, provider="cpu", rules=[NEGATION])
 
@@ -87,9 +87,9 @@ def test_where_the_time_ends_before_it_is_measured_it_is_written_again(
     out = tmp_path / "out.onnx"
     first = run(source, out, budget=20)
     if step == "deciding_seconds":
-        monkeypatch.setattr(accept, step, lambda *_: 100.0)
+        monkeypatch.setattr(timings, step, lambda *_: 100.0)
     else:
-        monkeypatch.setattr(accept.Acceptance if step == "pair" else accept, step, spent)
+        monkeypatch.setattr(accept.Acceptance if step == "pair" else timings, step, spent)
     again = run(source, out, budget=25)
     assert again.improved and again.latency == first.latency and "Neg" not in ops(out)
     assert any("the budget ended before the best of earlier runs could be timed again" in note for note in again.notes)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rewriter import optimize
-from rewriter.run import accept, rules_ahead
+from rewriter.run import accept, rules_ahead, timings
 from rewriter.run.outcome import Outcome
 from tests.support.graphs import rule
 from tests.support.runs import FASTER, cleaned_ops, ops, run_model, small
@@ -63,20 +63,20 @@ def test_interrupted_before_anything_is_known_the_original_is_written(
 def test_interrupted_while_measuring_the_best_that_is_right_is_written(
     tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accept, "confirm", _stopped(lambda n: True, accept.confirm))
+    monkeypatch.setattr(timings, "confirm", _stopped(lambda n: True, timings.confirm))
     outcome = _optimised(tmp_path)
     assert outcome.improved and outcome.latency is None and any("interrupted" in note for note in outcome.notes)
     assert "Neg" not in ops(tmp_path / "o.onnx")
     _same_results(tmp_path / "m.onnx", tmp_path / "o.onnx")
-    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: FASTER)
+    monkeypatch.setattr(timings, "confirm", lambda *args, **kwargs: FASTER)
     assert not _optimised(tmp_path).cached_verdict, "an interrupted run is no verdict"
     assert _optimised(tmp_path).cached_verdict
 
 
 def test_a_candidate_that_was_slower_is_not_written_on_interruption(
-    tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, timing: dict[str, timings.Timing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timing["pair"] = accept.Timing(1.0, 1.2, 0.1, 0.1, 1.2, 1.1, 1.3)
+    timing["pair"] = timings.Timing(1.0, 1.2, 0.1, 0.1, 1.2, 1.1, 1.3)
     monkeypatch.setattr(accept.Acceptance, "close", _stopped(lambda n: True, accept.Acceptance.close))
     outcome = _optimised(tmp_path)
     assert not outcome.improved and "interrupted before" in outcome.message
@@ -86,7 +86,7 @@ def test_interrupted_while_searching_the_best_so_far_is_checked(
     tmp_path: Path, timing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is right or it is not written; there is no time for measurements."""
-    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: pytest.fail("measured after Ctrl-C"))
+    monkeypatch.setattr(timings, "confirm", lambda *args, **kwargs: pytest.fail("measured after Ctrl-C"))
     outcome = _optimised(tmp_path, progress=_while_searching)
     assert outcome.improved and any("interrupted while searching" in note for note in outcome.notes)
     _same_results(tmp_path / "m.onnx", tmp_path / "o.onnx")

@@ -14,7 +14,7 @@ from onnx.parser import parse_model
 
 from rewriter import optimize
 from rewriter.reference import identical
-from rewriter.run import accept
+from rewriter.run import accept, timings
 from rules_db.library import shipped_rules
 from tests.support.graphs import rule
 from tests.support.runs import SAME, block, lora, ops, run_model
@@ -22,7 +22,7 @@ from tests.support.runs import SAME, block, lora, ops, run_model
 pytestmark = pytest.mark.usefixtures("measured_cache")
 
 
-def test_an_adapter_is_folded_into_its_layer(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_an_adapter_is_folded_into_its_layer(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
     outcome = optimize(source, target, provider="cpu", shapes={"x": (2, 4, 32)}, budget=20)
     assert outcome.improved and ops(target) == ["MatMul"]
@@ -33,7 +33,7 @@ def test_an_adapter_is_folded_into_its_layer(tmp_path: Path, timing: dict[str, a
     assert outcome.error_after is not None and outcome.error_after.relative_l2 < 1e-6
 
 
-def test_a_transformer_block_loses_guard_and_adapters(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_a_transformer_block_loses_guard_and_adapters(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     source, target = block(tmp_path / "block.onnx"), tmp_path / "out.onnx"
     outcome = optimize(source, target, provider="cpu", budget=40)
     assert outcome.improved
@@ -44,7 +44,7 @@ def test_a_transformer_block_loses_guard_and_adapters(tmp_path: Path, timing: di
     assert outcome.fired and all(f.rule[:-1] in shipped for f in outcome.fired), "only generated rules fire"
 
 
-def test_what_is_not_faster_beyond_noise_is_not_written(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_what_is_not_faster_beyond_noise_is_not_written(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     timing["confirm"] = SAME
     source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
     outcome = optimize(source, target, provider="cpu", budget=20)
@@ -52,14 +52,14 @@ def test_what_is_not_faster_beyond_noise_is_not_written(tmp_path: Path, timing: 
     assert ops(target) == ops(source)
 
 
-def test_what_seems_slower_is_not_even_confirmed(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
-    timing["pair"] = accept.Timing(1.0, 1.2, 0.1, 0.1, 1.2, 1.1, 1.3)
+def test_what_seems_slower_is_not_even_confirmed(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
+    timing["pair"] = timings.Timing(1.0, 1.2, 0.1, 0.1, 1.2, 1.1, 1.3)
     source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
     outcome = optimize(source, target, provider="cpu", budget=20)
     assert not outcome.improved and "no candidate seemed faster" in outcome.message and ops(target) == ops(source)
 
 
-def test_a_wrong_rule_is_found_by_bisection_dropped_and_quarantined(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_a_wrong_rule_is_found_by_bisection_dropped_and_quarantined(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     """A false rule that looks profitable must not reach the output; the true ones stay."""
     wrong = rule("Add(X, Mul(Y, s))", "Add(X, Y)", "X:[m,n] Y:[m,n] s:[]", "fits(Y, X)")
     source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
@@ -73,7 +73,7 @@ def test_a_wrong_rule_is_found_by_bisection_dropped_and_quarantined(tmp_path: Pa
     assert any("quarantined by an earlier run" in line for line in again.dropped)
 
 
-def test_a_remembered_verdict_gives_the_same_model_without_measuring(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_a_remembered_verdict_gives_the_same_model_without_measuring(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     source = lora(tmp_path / "lora.onnx")
     first = optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20)
     timing["confirm"] = SAME  # a second measurement would decide otherwise
@@ -112,7 +112,7 @@ def test_the_plain_round_trip_has_what_nobody_reads(tmp_path: Path) -> None:
     assert identical(run_model(tmp_path / "o.onnx", x)[0], run_model(tmp_path / "m.onnx", x)[0])
 
 
-def test_random_models_are_left_alone(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_random_models_are_left_alone(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     model = parse_model("""
         <ir_version: 8, opset_import: ["" : 17]>
         g (float[4,4] x) => (float[4,4] y) {
@@ -127,7 +127,7 @@ def test_random_models_are_left_alone(tmp_path: Path, timing: dict[str, accept.T
 
 
 def test_user_data_takes_part_in_acceptance(
-    tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, timing: dict[str, timings.Timing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[np.ndarray] = []
     original = accept.referred
@@ -150,7 +150,7 @@ def test_user_data_takes_part_in_acceptance(
     ],
 )
 def test_an_output_without_reference_disarms_no_other(
-    tmp_path: Path, timing: dict[str, accept.Timing], other: str, type_: str
+    tmp_path: Path, timing: dict[str, timings.Timing], other: str, type_: str
 ) -> None:
     """Where the original itself is far from the reference, a false rule must still be caught on the other outputs."""
     model = parse_model(f"""
@@ -175,7 +175,7 @@ def test_first_failing_is_the_guilty_step() -> None:
         assert accept.first_failing(7, lambda n, g=guilty: n < g) == guilty  # type: ignore[misc]
 
 
-def test_explain_names_reasons(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_explain_names_reasons(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     source = lora(tmp_path / "lora.onnx")
     outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=20, explain="y")
     assert any("the rule wants" in e.outcome for e in outcome.explanations)
@@ -185,7 +185,7 @@ def test_explain_names_reasons(tmp_path: Path, timing: dict[str, accept.Timing])
     assert by_rule.explanations and all(e.rule[:-1] == one[:-1] for e in by_rule.explanations)
 
 
-def test_opaque_custom_nodes_survive_optimisation(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_opaque_custom_nodes_survive_optimisation(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     """A contrib operator between two adapters passes through byte for byte."""
     path = lora(tmp_path / "lora.onnx")
     model = onnx.load(path)
@@ -198,7 +198,7 @@ def test_opaque_custom_nodes_survive_optimisation(tmp_path: Path, timing: dict[s
     assert outcome.improved and written.graph.node[-1] == model.graph.node[-1]
 
 
-def test_another_budget_or_other_data_is_another_verdict(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_another_budget_or_other_data_is_another_verdict(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     source = lora(tmp_path / "lora.onnx")
     optimize(source, tmp_path / "a.onnx", provider="cpu", budget=20)
     assert not optimize(source, tmp_path / "a.onnx", provider="cpu", budget=25).cached_verdict
@@ -208,13 +208,13 @@ def test_another_budget_or_other_data_is_another_verdict(tmp_path: Path, timing:
 
 
 @pytest.mark.parametrize("body", ["y = Hardmax(x)", "y = Identity(x)"])
-def test_models_without_anything_to_price(tmp_path: Path, timing: dict[str, accept.Timing], body: str) -> None:
+def test_models_without_anything_to_price(tmp_path: Path, timing: dict[str, timings.Timing], body: str) -> None:
     text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[4,4] x) => (float[4,4] y) {{ {body} }}'
     onnx.save(parse_model(text), tmp_path / "m.onnx")
     assert not optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", budget=10).improved
 
 
-def test_a_damaged_verdict_is_measured_again(tmp_path: Path, timing: dict[str, accept.Timing]) -> None:
+def test_a_damaged_verdict_is_measured_again(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     import sqlite3
 
     source = lora(tmp_path / "lora.onnx")

@@ -15,7 +15,7 @@ from onnx.parser import parse_model
 
 from rewriter import optimize
 from rewriter.reference import InputError
-from rewriter.run import accept, searching
+from rewriter.run import searching, timings
 from rewriter.run.checking import Checker
 from rewriter.run.outcome import Outcome
 from rewriter.search.candidate import Candidate
@@ -152,7 +152,7 @@ def test_a_substitution_that_would_make_a_cycle_is_left_out(tmp_path: Path) -> N
 
 
 def test_measurements_keep_to_the_budget(
-    tmp_path: Path, timing: dict[str, accept.Timing], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, timing: dict[str, timings.Timing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small saving is measured again only in the time that is left, and never for longer than that."""
     clock = [0.0]
@@ -161,12 +161,12 @@ def test_measurements_keep_to_the_budget(
 
     def measured(
         original: Path, candidate: Path, feeds: Any, provider: str, seconds: float, *, briefly: bool = False, least: int = 6
-    ) -> accept.Timing:
+    ) -> timings.Timing:
         asked.append(seconds)
         clock[0] += seconds
-        return accept.Timing(1.0, 0.99, 0.1, 0.1, 0.99, 0.9, 1.1)
+        return timings.Timing(1.0, 0.99, 0.1, 0.1, 0.99, 0.9, 1.1)
 
-    monkeypatch.setattr(accept, "confirm", measured)
-    monkeypatch.setattr(accept, "deciding_seconds", lambda *_: 0.25)  # a part of which sessions take beside it
+    monkeypatch.setattr(timings, "confirm", measured)
+    monkeypatch.setattr(timings, "deciding_seconds", lambda *_: 0.25)  # a part of which sessions take beside it
     outcome = optimize(small(tmp_path / "m.onnx"), tmp_path / "o.onnx", provider="cpu", rules=[NEGATION, SQUARE], budget=42)
     assert not outcome.improved and asked == pytest.approx([14.0, 27.6], abs=0.01), "and the result is written within the budget"

@@ -20,7 +20,7 @@ from mugraph.onnx import open_in
 from rewriter import Options, optimize
 from rewriter.cost.store import ProfileStore
 from rewriter.reference import Error, InputError
-from rewriter.run import accept, judging
+from rewriter.run import accept, judging, timings
 from rewriter.run.accept import Acceptance
 from rewriter.run.background import in_background
 from rewriter.run.checking import Checker, Opened, Trial
@@ -396,11 +396,11 @@ def test_nothing_cheaper_is_a_judgement(source: Path) -> None:
 
 
 def test_what_cannot_be_measured_is_judged_by_its_cost(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "confirm", lambda *_, **__: pytest.fail("timed end to end"))
+    monkeypatch.setattr(timings, "confirm", lambda *_, **__: pytest.fail("timed end to end"))
     with workbench(source, RULES) as bench:
         proposals, judge = proposals_of(bench), judge_of(bench)
         judgement = judge.judge(proposals)
-        assert judgement.winner is not None and not judgement.message and judgement.speed == accept.UNTIMED
+        assert judgement.winner is not None and not judgement.message and judgement.speed == timings.UNTIMED
         assert judgement.winner.graph.digest == next(iter(proposals)).candidate.graph.digest
     with workbench(source, [WRONG]) as bench:
         judgement = judge_of(bench).judge(proposals_of(bench))
@@ -413,18 +413,18 @@ def test_the_two_most_promising_are_confirmed_in_their_order(source: Path, monke
     impressions = [(0.9, 0.8), (0.5, 0.4), (1.2, 1.1), (0.95, 0.9)]
     ratios = iter(impressions)
 
-    def pair(self: Acceptance, session: Any, seconds: float) -> accept.Timing:
+    def pair(self: Acceptance, session: Any, seconds: float) -> timings.Timing:
         ratio, low = next(ratios)
-        return accept.Timing(1.0, ratio, 0.1, 0.1, ratio, low, 1.3)
+        return timings.Timing(1.0, ratio, 0.1, 0.1, ratio, low, 1.3)
 
     confirmed: list[tuple[str, int]] = []
 
-    def confirm(original: Path, candidate: Path, *_: Any, **__: Any) -> accept.Timing:
+    def confirm(original: Path, candidate: Path, *_: Any, **__: Any) -> timings.Timing:
         confirmed.append((candidate.name, len(list(candidate.parent.glob("candidate*.onnx")))))
         return SAME
 
     monkeypatch.setattr(Acceptance, "pair", pair)
-    monkeypatch.setattr(accept, "confirm", confirm)
+    monkeypatch.setattr(timings, "confirm", confirm)
     with workbench(source, RULES) as bench:
         proposals = proposals_of(bench)
         (first, *others) = [proposal.candidate for proposal in proposals]
@@ -440,16 +440,16 @@ def test_the_two_most_promising_are_confirmed_in_their_order(source: Path, monke
 def test_candidates_of_which_one_cannot_be_captured_are_ordered_by_what_is_known_of_both(source: Path) -> None:
     """A captured graph takes half of the original's; under default settings, the only way to time the other, that is faster."""
 
-    def told(ratio: float) -> accept.Timing:
-        return accept.Timing(1.0, ratio, 0.1, 0.1, ratio, ratio - 0.1, ratio + 0.1)
+    def told(ratio: float) -> timings.Timing:
+        return timings.Timing(1.0, ratio, 0.1, 0.1, ratio, ratio - 0.1, ratio + 0.1)
 
     with workbench(source, RULES) as bench:
         candidate = next(iter(proposals_of(bench))).candidate
-        speeds = accept.Speed(told(0.95), told(0.5)), accept.Speed(told(0.8)), accept.Speed(told(0.9), told(0.6))
+        speeds = timings.Speed(told(0.95), told(0.5)), timings.Speed(told(0.8)), timings.Speed(told(0.9), told(0.6))
         first, second, third = (Trial(candidate, source, Error(0.0, 0.0), speed=speed) for speed in speeds)
     assert judging._in_order([first, second], None) == [second, first]
     assert judging._in_order([first, third], first) == [first, third], "the device tells both"
-    close = Trial(candidate, source, Error(0.0, 0.0), speed=accept.Speed(told(0.795)))
+    close = Trial(candidate, source, Error(0.0, 0.0), speed=timings.Speed(told(0.795)))
     assert judging._in_order([close, second], second) == [second, close], "the benefit of the doubt"
     assert judging._in_order([close, second], None) == [close, second]
 
@@ -524,8 +524,8 @@ def test_a_glance_at_kernels_leaves_the_time_to_judge(source: Path, monkeypatch:
 
 def test_a_message_is_of_the_original_alone(source: Path, timing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first candidate is no faster, the second is: nothing says that the original was kept."""
-    answers = iter([accept.Timing(1.0, 1.1, 0.1, 0.1, 1.1, 1.0, 1.2), FASTER])
-    monkeypatch.setattr(accept, "confirm", lambda *_, **__: next(answers))
+    answers = iter([timings.Timing(1.0, 1.1, 0.1, 0.1, 1.1, 1.0, 1.2), FASTER])
+    monkeypatch.setattr(timings, "confirm", lambda *_, **__: next(answers))
     outcome = optimize(source, source.with_name("o.onnx"), provider="cpu", rules=list(RULES), budget=60)
     assert outcome.improved and not outcome.message and outcome.latency == FASTER
 
@@ -566,7 +566,7 @@ def decision_of(bench: Workbench, *, is_interrupted: bool = False) -> Decision:
     """For the best proposal, as if it had been measured."""
     proposals = proposals_of(bench)
     best = next(iter(proposals)).candidate
-    judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), accept.Speed(FASTER, SAME, FASTER), is_interrupted)
+    judgement = Judgement(best, "", Error(1e-7, 1e-7), Error(0.0, 0.0), timings.Speed(FASTER, SAME, FASTER), is_interrupted)
     judgement = replace(judgement, assumed=proposals.search.assumed(best))
     return decided(bench, Predictions(9.0, 1, 2, 3, 4, 1), judgement)
 
@@ -683,7 +683,7 @@ def test_a_cached_cost_that_is_none_is_ignored(source: Path, tmp_path: Path, cos
 def test_an_outcome_is_read_back_from_its_record() -> None:
     fired = (Fired("a>", "x -> y", "proved", 2, 1.5, ("p", "q")),)
     outcome = Outcome(
-        "m", "o", True, fired=fired, speed=accept.Speed(FASTER), error_before=Error(1.0, 2.0), notes=("n",), dropped=("d",)
+        "m", "o", True, fired=fired, speed=timings.Speed(FASTER), error_before=Error(1.0, 2.0), notes=("n",), dropped=("d",)
     )
     record = json.loads(json.dumps(outcome.record()))
     assert not {"model", "output", "seconds", "explanations", "cached_verdict"} & set(record)

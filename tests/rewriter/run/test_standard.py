@@ -9,7 +9,7 @@ import pytest
 from mugraph.ops import REGISTRY, NotExpressible
 from mugraph.terms.shape import Undecided
 from rewriter import optimize
-from rewriter.search.match import Direction
+from rewriter.search.directions import Direction
 from tests.support.graphs import rule
 from tests.support.runs import block
 from tests.support.samples import applications

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from rewriter.search.candidate import Candidate
+from rewriter.search.directions import compile_rules
 from rewriter.search.expansion import Expansion
-from rewriter.search.match import compile_rules
 from rewriter.search.moves import Moves
 from rewriter.search.replay import replay, simplify
 from rewriter.search.strategy import BACKTRACKING, GREEDY, LAYOUTS, SEQUENTIAL, STRATEGIES, SUBSTITUTIONS

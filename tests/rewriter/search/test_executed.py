@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rewriter.search.candidate import Candidate
+from rewriter.search.directions import Direction
 from rewriter.search.executed import FusingRuntime
 from rewriter.search.fusions import Fusions
-from rewriter.search.match import Direction
 from rewriter.search.matcher import MatchPool
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves

@@ -31,11 +31,11 @@ from rewriter.cost import CostModel, CostTable, ProfileStore, get_device, write_
 from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.signature import Signature
 from rewriter.reference import Evaluated, compare, random_inputs, reference_outputs
-from rewriter.run import accept
+from rewriter.run import accept, timings
 from rewriter.search.candidate import Candidate
+from rewriter.search.directions import compile_rules
 from rewriter.search.expansion import Expansion
 from rewriter.search.layouts import LayoutChooser
-from rewriter.search.match import compile_rules
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices
@@ -370,7 +370,7 @@ def small_resnet(path: Path, table: Path, ratio: float) -> Path:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_measured(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accept, "confirm", lambda *args, **kwargs: pytest.fail("timed end to end"))
+    monkeypatch.setattr(timings, "confirm", lambda *args, **kwargs: pytest.fail("timed end to end"))
 
 
 def _written(path: Path) -> Counter[str]:

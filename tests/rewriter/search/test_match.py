@@ -11,7 +11,9 @@ from onnx.parser import parse_model
 from mugraph.graph import Constant, Graph
 from mugraph.onnx import load
 from mugraph.terms.text import Parser, parse_term, parse_type
-from rewriter.search.match import Match, ModelFacts, NoMatch, compile_rules
+from rewriter.search.directions import compile_rules
+from rewriter.search.guards import ModelFacts
+from rewriter.search.match import Match, NoMatch
 from rewriter.search.matcher import MatchPool
 from rewriter.search.ranges import RangeOracle
 from rules_db.trust.condition import parse_condition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rewriter.search.match import compile_rules
+from rewriter.search.directions import compile_rules
 from rewriter.search.roles import brings_movements, cancels_movements, is_layout_rule, kind_of, takes_over
 from rewriter.search.strategy import MoveKind
 from rules_db.library import shipped_rules

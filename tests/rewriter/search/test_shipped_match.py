@@ -15,7 +15,8 @@ from mugraph.graph import Constant, Graph, Tables
 from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_attrs, bind_value, binding_of, walk
-from rewriter.search.match import Direction, Match, NoMatch, RootIndex, RootMatch, compile_rules, find_root_matches, join
+from rewriter.search.directions import Direction, compile_rules
+from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
 from rulegen.numeric.samples import HIDING, POSITIONED, positioned
 from rules_db.library import open_rules

@@ -14,7 +14,8 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, same_dim, symbol
 from mugraph.terms.term import AttrValue, Term, var, walk
 from mugraph.terms.text import Parser, TextError, parse_term, parse_type
-from rewriter.search.match import Match, NoMatch, RootIndex, compile_rules, find_root_matches, join
+from rewriter.search.directions import compile_rules
+from rewriter.search.match import Match, NoMatch, RootIndex, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
 from rules_db.exchange import format_rule, parse_rules
 from rules_db.show.words import in_words

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from rich.console import Console
 
 from rewriter.reference import Error
-from rewriter.run.accept import Timing
+from rewriter.run.timings import Timing
 from tests.support.benched import broken, copy_of, failing, kept, result, small_model, timing
 from tools.bench import corpus, models, peers, show
 

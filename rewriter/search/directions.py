@@ -1,0 +1,192 @@
+"""Directions of rules: each rule read from its source to its target, or back, as far as that can be used.
+
+A rule gives up to two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+from mugraph.domains.base import FLOATS
+from mugraph.ops import REGISTRY, get_operator
+from mugraph.terms.shape import DataType
+from mugraph.terms.term import AttrVar, Term, open_names, substitute, var, variables, walk
+from rewriter.search.divisors import brought_divisors
+from rewriter.search.reshapes import brought_reshapes
+from rewriter.search.windows import has_windows
+from rules_db.solving import Determined, determined
+from rules_db.trust.rule import Rule, Side, dim_symbols
+
+__all__ = ["Direction", "compile_rules"]
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A rule read from ``pattern`` to ``replacement``.
+
+    Attributes:
+        provider: the execution provider that must have kernels for the replacement; ``None`` asks for none.
+    """
+
+    rule: Rule
+    forward: bool
+    provider: str | None = None
+
+    @property
+    def pattern(self) -> Side:
+        return self.rule.source if self.forward else self.rule.target
+
+    @property
+    def replacement(self) -> Side:
+        return self.rule.target if self.forward else self.rule.source
+
+    @property
+    def id(self) -> str:
+        return self.rule.id + (">" if self.forward else "<")
+
+    @cached_property
+    def depth(self) -> int:
+        """Greatest number of operators on a path of the pattern."""
+        depth: dict[Term, int] = {}
+        for term in walk(self.pattern):
+            depth[term] = 1 + max((depth[i] for i in term.inputs), default=-1)
+        return max(depth[root] for root in self.pattern)
+
+    @cached_property
+    def interior(self) -> frozenset[Term]:
+        return frozenset(term for term in walk(self.pattern) if not term.is_var)
+
+    def lacks_kernel(self, term: Term, dtype: DataType) -> bool:
+        """Whether the provider has no kernel for a term of the replacement, whose operator the pattern does not hold either."""
+        probed = get_operator(term.op).providers.get(self.provider) if self.provider is not None else None
+        return probed is not None and dtype not in probed and term.op not in self._pattern_operators
+
+    @cached_property
+    def stays_standard(self) -> bool:
+        """Whether the replacement holds no operator that ONNX lacks, beside those of the pattern."""
+        brought = {term.op for term in walk(self.replacement) if not term.is_var} - self._pattern_operators
+        return all(REGISTRY[op].contract is None for op in brought if op in REGISTRY)
+
+    @cached_property
+    def _pattern_operators(self) -> frozenset[str]:
+        return frozenset(term.op for term in walk(self.pattern))
+
+    @cached_property
+    def free_dims(self) -> frozenset[str]:
+        """Dimension symbols that the replacement's attributes need."""
+        return frozenset(dim_symbols(self.replacement))
+
+    @cached_property
+    def floats(self) -> frozenset[DataType]:
+        """The float types that the rule names: of its variables, in attributes and in conditions."""
+        cited = [term for condition in self.rule.conditions for term in condition.terms()]
+        named = {type_.dtype for type_ in self.rule.types.values()}
+        for term in walk([*self.rule.source, *self.rule.target, *cited]):
+            named.update(value for _, value in term.attrs if isinstance(value, DataType))
+        for condition in self.rule.conditions:
+            named.update(value for value in condition.arguments if isinstance(value, DataType))
+        return FLOATS & named
+
+    @cached_property
+    def needs_attended(self) -> bool:
+        """Whether the sides agree on rows alone that see something: the runtime gives others zeros on one side
+        (:class:`mugraph.ops.base.RuntimeFacts`)."""
+        return len({any(map(_zeroes, walk(side))) for side in (self.pattern, self.replacement)}) > 1
+
+    @cached_property
+    def slides(self) -> bool:
+        """Whether a side slides windows over images."""
+        return has_windows(self.pattern) or has_windows(self.replacement)
+
+    @cached_property
+    def reshapes(self) -> tuple[Term, ...]:
+        """The Reshapes of the replacement that the pattern does not hold."""
+        return brought_reshapes(self.pattern, self.replacement)
+
+    @cached_property
+    def brought(self) -> tuple[Term, ...]:
+        """What the replacement divides by and the pattern does not."""
+        return brought_divisors(self.pattern, self.replacement)
+
+    @cached_property
+    def solved(self) -> tuple[Determined, ...]:
+        """Attribute variables that the pattern leaves open and conditions determine."""
+        return determined(self.rule.conditions, _open_attrs(self.pattern))
+
+    @cached_property
+    def symmetric(self) -> tuple[bool, ...]:
+        """Per output but the first: whether exchanging it with the one before gives the same pattern and conditions."""
+        exchangeable = []
+        for position in range(1, len(self.pattern)):
+            order = list(range(len(self.pattern)))
+            order[position - 1 : position + 1] = position, position - 1
+            sides = [self.pattern, tuple(self.pattern[i] for i in order)]
+            unchanged, exchanged = (replace(self.rule, source=side, target=side).id for side in sides)
+            exchangeable.append(unchanged == exchanged)
+        return tuple(exchangeable)
+
+    def __str__(self) -> str:
+        left, right = (self.rule.source, self.rule.target)[:: 1 if self.forward else -1]
+        return f"{'; '.join(map(repr, left))} -> {'; '.join(map(repr, right))}"
+
+
+@lru_cache(maxsize=1 << 12)
+def _open_attrs(roots: Side) -> frozenset[str]:
+    """Names of the attribute variables in terms."""
+    return frozenset(name for term in walk(roots) for _, value in term.attrs for name in open_names(value))
+
+
+def _zeroes(term: Term) -> bool:
+    return bool(term.inputs) and get_operator(term.op).runtime.zeroes(dict(term.attrs))
+
+
+def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Direction]:
+    """The usable directions of rules: every pattern output is an operator, and the pattern binds the replacement's variables.
+
+    A condition may determine an attribute variable instead: ``product($c, $a, $b)`` determines ``$c``. With a provider,
+    directions produce no operator for which it has no kernel (``Operator.providers``). Multi-level rules have no usable
+    direction: their kernels are made for the model's sizes first (:mod:`rewriter.kernels.proposals`). Of the spellings of an
+    operator's application that were found from its definition, only the first, which is the nearest to that, is read from the
+    operator as well: the others would be as many candidates that cost nearly the same.
+
+    Equal rules give the same objects, so that the runs of a process share what directions know of themselves.
+    """
+    return list(_compiled(tuple(rules), provider))
+
+
+@lru_cache(maxsize=4)
+def _compiled(rules: tuple[Rule, ...], provider: str | None) -> tuple[Direction, ...]:
+    directions, taken_apart = list[Direction](), set[tuple[Side, str]]()
+    for rule in rules:
+        if any(term.op == "Kernel" for term in walk([*rule.source, *rule.target])):
+            continue
+        for forward in (True, False):
+            if not forward and _SPELLED in rule.provenance:
+                applied = _application(rule)
+                if applied in taken_apart:
+                    continue
+                taken_apart.add(applied)
+            direction = Direction(rule, forward, provider)
+            roots_are_operators = all(root.inputs for root in direction.pattern)
+            bound = set(variables(direction.pattern))
+            closed = _open_attrs(direction.pattern) | {variable.name for variable in direction.solved}
+            opened = closed.issuperset(_open_attrs(direction.replacement))
+            if roots_are_operators and opened and bound.issuperset(variables(direction.replacement)):
+                directions.append(direction)
+    return tuple(directions)
+
+
+_SPELLED = "spelled"
+"""The name under which the provenance of a rule has the operator whose definition it was found from."""
+
+
+def _application(rule: Rule) -> tuple[Side, str]:
+    """The target of a rule, and the types of its variables, whatever these and open attributes are called."""
+    names = {variable: var(f"x{i}") for i, variable in enumerate(variables(rule.target))}
+    terms = {variable.name: name for variable, name in names.items()}
+    opened = dict.fromkeys(name for term in walk(rule.target) for _, value in term.attrs for name in open_names(value))
+    attrs = {name: AttrVar(f"a{i}") for i, name in enumerate(opened)}
+    dtypes = " ".join(str(rule.types[variable.name].dtype) for variable in names)
+    return tuple(substitute(root, terms, attrs) for root in rule.target), dtypes

@@ -1,0 +1,89 @@
+"""What onnxruntime's optimisers make of the nodes around custom kernels is right where these run, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.parser import parse_model
+
+from mugraph.blocks.operator import KERNEL
+from mugraph.onnx.scopes import graphs_within
+from rewriter import optimize
+from rewriter.run.accept import Acceptance
+from rewriter.run.sealed_kernels import seal_kernels
+from rewriter.runtime_env import new_session
+from tools.fuzz.fates import Fate
+from tools.fuzz.oracle import examine_model
+
+QUANTISED_BEHIND = """<ir_version: 10, opset_import: ["" : 16]>
+    g (float[5,1,5] x, float[5,5,3,1] a) => (float[5,1,5,1] r, float[15,5] p, float[5,5,1,1] y)
+    <int64[4] four = {5,1,5,1}, int64[2] two = {15,5}, float s = {0.02}, int8 z = {0}> {
+        r = Reshape(x, four)  t = Transpose<perm = [0, 2, 1, 3]>(r)
+        m = MatMul(a, t)  u = Transpose<perm = [0, 2, 1, 3]>(m)  p = Reshape(u, two)
+        q = QuantizeLinear(t, s, z)  y = DequantizeLinear(q, s, z) }"""
+"""Where a kernel takes the place of the product the Transpose has one reader left: onnxruntime 1.31 moves that above ``r``."""
+
+
+def optimized(tmp_path: Path) -> onnx.ModelProto:
+    source, target = tmp_path / "model.onnx", tmp_path / "out.onnx"
+    onnx.save(parse_model(QUANTISED_BEHIND), source)
+    optimize(source, target, device="h100", deterministic=True)
+    return onnx.load(target)
+
+
+def reshaped_once_sealed(model: onnx.ModelProto) -> np.ndarray:
+    seal_kernels(model)
+    generator = np.random.default_rng(0)
+    feed = {name: 100 * generator.standard_normal(shape).astype(np.float32) for name, shape in SHAPES.items()}
+    (r,) = new_session(model.SerializeToString()).run(["r"], feed)
+    return r.ravel() - feed["x"].ravel()
+
+
+SHAPES = {"x": (5, 1, 5), "a": (5, 5, 3, 1)}
+
+
+def test_no_kernel_is_written_beside_which_the_optimisers_change_an_output(tmp_path: Path) -> None:
+    assert not reshaped_once_sealed(optimized(tmp_path)).any()
+
+
+def test_a_kernel_would_be_written_if_that_were_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Acceptance, "is_right_sealed", lambda acceptance, path: True)
+    model = optimized(tmp_path)
+    assert any(node.op_type == KERNEL for node in model.graph.node)
+    assert reshaped_once_sealed(model).any(), "onnxruntime does right: the guard and docs/upstream.md can go"
+
+
+def test_the_attack_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Acceptance, "is_right_sealed", lambda acceptance, path: True)
+    feed = {name: 100 * np.ones(shape, np.float32) for name, shape in SHAPES.items()}
+    original = parse_model(QUANTISED_BEHIND).SerializeToString()
+    report = examine_model(original, {"large": feed}, tmp_path, device="h100", deterministic=True)
+    assert report.fate is Fate.WRONG and report.reason.startswith("with kernels sealed, on large inputs"), report
+
+
+def test_a_model_without_kernels_is_left_as_it_is() -> None:
+    model = parse_model(QUANTISED_BEHIND)
+    assert not seal_kernels(model)
+    assert model == parse_model(QUANTISED_BEHIND)
+
+
+CALLED = """<ir_version: 10, opset_import: ["" : 20, "onnx.superopt" : 1]>
+    g (float[3] x, bool c) => (float[3] y, float[3] z) {
+        y = onnx.superopt.Kernel(x)
+        z = If(c) <then_branch = t () => (float[3] a) { a = onnx.superopt.Kernel(y) },
+                   else_branch = e () => (float[3] b) { b = Neg(y) }> }
+    <opset_import: ["" : 20], domain: "onnx.superopt"> Kernel(p) => (r) { t = Constant<value_float = 2.0>()  r = Mul(p, t) }"""
+
+
+def test_every_kernel_is_sealed_and_computes_what_it_did() -> None:
+    model, x = parse_model(CALLED), np.arange(3, dtype=np.float32)
+    assert seal_kernels(model)
+    calls = [node for graph in graphs_within(model.graph) for node in graph.node if node.op_type == KERNEL]
+    assert len(calls) == 4, "both branches of two"
+    assert [node.op_type for node in model.graph.node] == ["If", "If"]
+    y, z = new_session(model.SerializeToString()).run(None, {"x": x, "c": np.array(True)})
+    assert np.array_equal(y, 2 * x)
+    assert np.array_equal(z, 4 * x)
