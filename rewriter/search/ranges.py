@@ -42,6 +42,8 @@ _UNREAD = frozenset({"Compress"})
 
 _MOST_ENTRIES = 1 << 25
 """Of a constant whose entries are looked at one by one: a mask of 4096 positions has half as many."""
+_KEPT_ENTRIES = 1 << 24
+"""Of constants that were computed, in all, that are kept for whoever asks again: guards ask of one table at each place of each rule."""
 _CHUNK = 1 << 22
 _LONGEST = 2.0**31
 """Entries along an axis, of tensors that exist, at most."""
@@ -170,6 +172,21 @@ def _is_guarded(graph: Graph, node: Node) -> bool:
     return maker is not None and maker[0].op == "IsNaN" and maker[0].inputs[0] == node.inputs[2]
 
 
+class _Computed(dict[int, np.ndarray | None]):
+    """The entries of values that depend on constants alone, as many as there is room for; nothing for what is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._room = _KEPT_ENTRIES
+
+    def keep(self, value: int, entries: np.ndarray | None) -> None:
+        """Keeps the entries of a value, if they are not many."""
+        size = 1 if entries is None else entries.size
+        if value not in self and size <= self._room:
+            self._room -= size
+            self[value] = entries
+
+
 class RangeOracle:
     """Ranges of values as the model first defined them; what a value means does not change with a substitution.
 
@@ -207,6 +224,7 @@ class RangeOracle:
         self.domain = RangeDomain()
         self.ranges: dict[int, Range] = {}
         self._of_constants: dict[int, Range] = {}
+        self._computed = _Computed()
         self._masks = PositionMasks()
         self.huge: set[int] = set()
 
@@ -218,7 +236,7 @@ class RangeOracle:
         made = [assumption for assumption, kept in zip(fewer, (finite, attended), strict=True) if kept]
         oracles = {a: RangeOracle(self.op_types, fewer[a][0], self.fold, self.defaults, fewer[a][1]) for a in made}
         for oracle in oracles.values():
-            oracle._of_constants = self._of_constants  # nothing is assumed of them
+            oracle._of_constants, oracle._computed = self._of_constants, self._computed  # nothing is assumed of them
         return oracles
 
     def rely(self, direction: str, values: tuple[int, ...], needed: Collection[Assumption]) -> None:
@@ -309,8 +327,8 @@ class RangeOracle:
 
         A causal mask of a batch is computed so as one of a single sequence. The result is a view of the value's shape.
         """
-        entries: dict[int, np.ndarray | None] = {}
-        stack = [value]
+        entries = dict[int, np.ndarray | None]() if value not in self._computed else {value: self._computed[value]}
+        stack = [value] if value not in entries else []
         while stack:
             current = stack[-1]
             operands = self._broadcast(graph, current)
@@ -321,6 +339,7 @@ class RangeOracle:
                 if current not in entries:
                     entries[current] = self._entries(graph, current, [entries[v] for v in operands])
         array, type_ = entries[value], graph.type(value)
+        self._computed.keep(value, array)
         if array is None or type_ is None:
             return None
         shape = concrete(type_.shape)

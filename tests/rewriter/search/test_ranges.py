@@ -210,6 +210,27 @@ def test_a_mask_that_is_computed_of_positions_for_a_batch_is_causal(batch: int, 
     assert isinstance(after, NoMatch) and "causal(M)" in after.reason if change else isinstance(after, Graph)
 
 
+@pytest.mark.parametrize("room", [1 << 24, 0])
+def test_what_depends_on_constants_alone_is_computed_once(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards ask of one table of angles at each place of each rule, and once more without each assumption; not if there is no room."""
+    monkeypatch.setattr("rewriter.search.ranges._KEPT_ENTRIES", room)
+    b = Builder()
+    angles = np.arange(6, dtype=np.float32).reshape(2, 3)
+    turned = b.op("Transpose", b.constant(angles), perm=(1, 0))
+    table = b.op("Cos", turned)
+    graph, folded = b.graph(b.op("Mul", b.input("[3,2]"), table)), list[int]()
+
+    def fold(value: int) -> np.ndarray:
+        folded.append(value)
+        return angles.T
+
+    oracle = RangeOracle({}, fold=fold)
+    for each in (oracle, oracle, *oracle.lesser.values()):
+        entries = each.value(graph, table)
+        assert entries is not None and np.array_equal(entries, np.cos(angles.T.astype(np.float64)).astype(np.float32))
+    assert folded == [turned] * (1 if room else 4)
+
+
 @pytest.mark.parametrize("change", ["", "not square", "an input", "too small", "turned"])
 def test_a_mask_of_symbolic_length_is_causal(change: str) -> None:
     b = Builder()
