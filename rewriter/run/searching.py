@@ -287,7 +287,7 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
     op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
     defaults = {model.values[name]: default for name, default in model.defaults.items()}
     fold = Folder(model, model.graph).fold
-    oracle = RangeOracle(op_types, options.assume_finite, fold, defaults, options.assume_attended)
+    oracle = RangeOracle(op_types, options.assume_finite, fold, defaults, options.assume_attended, bench.constants)
 
     def report(expanded: int, start: float, best: float) -> None:
         bench.notes.best = f"{best / max(start, 1e-9):.3f} of the original's time, predicted"

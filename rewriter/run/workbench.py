@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from mugraph.deadline import BudgetSpent
 from mugraph.files import Scratch
+from mugraph.graph import Constant
 from mugraph.terms.shape import Dim
 from rewriter.cost import RuntimeDirections
 from rewriter.cost.known import known_table
@@ -30,6 +31,7 @@ from rewriter.run.referring import Ahead
 from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.task import Task, not_judged
 from rewriter.search.candidate import RecordedMove
+from rewriter.search.ranges import ConstantRanges, read_by_guards
 from rules_db.entries import RuleBook
 from rules_db.library import open_presumed, presumed_rules
 from rules_db.trust.certificate import Trust
@@ -64,6 +66,7 @@ class Workbench:
         model_rests_on: that of it on which the task's model rests, whatever becomes of rules.
         reference_ahead: the process of the reference, where it was begun with the run.
         carried: the best that searches of this run found in a model that was refused then.
+        constants: ranges of the model's constants.
     """
 
     task: Task
@@ -79,6 +82,7 @@ class Workbench:
     model_rests_on: Sequence[Future[None]] = ()
     reference_ahead: Ahead | None = None
     carried: list[Recorded] = field(default_factory=list)
+    constants: ConstantRanges = field(default_factory=ConstantRanges)
 
     def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.
@@ -174,6 +178,13 @@ def _unless_it_fails(holds: Presumption, beside: Beside) -> None:
     holds(beside.is_wanted)
 
 
+def _read(constants: ConstantRanges, wanted: Mapping[int, Constant], is_elsewhere: bool, beside: Beside) -> None:
+    """Looks at constants, which disturbs no measurement elsewhere."""
+    if is_elsewhere:
+        beside.disturbs_no_more()
+    constants.read(wanted, beside.is_wanted)
+
+
 def _rules(options: Options, tell: Callable[[str], None]) -> RuleBook:
     """The rules that options name; tells which of them this version cannot use. Raises StoreError."""
     if options.rules is None:
@@ -235,6 +246,8 @@ def open_workbench(
                 task, RuleBook(()), unused, RunKernels(task.model), clock, notes, progress, folder, background, futures, of_model
             )
             return
+        constants = ConstantRanges()
+        background.begin(partial(_read, constants, read_by_guards(task.model.graph), target.run_on != "cpu"))
         with clock.lap("import"):
             progress("loading rules and measured costs")
             if options.rules is None:
@@ -260,4 +273,5 @@ def open_workbench(
         yield Workbench(
             *(task, rules, store, kernels, clock, notes, progress, folder, background, futures, of_model, reference_ahead),
             [] if carried is None else carried,
+            constants,
         )
