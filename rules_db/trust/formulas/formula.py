@@ -444,11 +444,13 @@ class Digits:
 
     Attributes:
         size: of the variable.
+        whole: the variable itself.
         parts: the digits, the lowest first.
         place: what they add up to.
     """
 
     size: Dim
+    whole: Position
     parts: tuple[Position, ...]
     place: Dim
 
@@ -468,19 +470,30 @@ class Digits:
             assert length is not None, "each divides the next"
             parts.append(Position(f"{name}{number}", length))
             place = place + value * parts[-1].place
-        return Digits(size, tuple(parts), place)
+        return Digits(size, Position(name, size), tuple(parts), place)
 
     def summed(self, formula: Formula) -> Formula:
         """The sum over all values."""
-        for part in self.parts:
-            formula = summed(formula, part)
+        formula, variables = self._bound(formula)
+        for variable in variables:
+            formula = summed(formula, variable)
         return formula
 
     def extremum(self, kind: str, formula: Formula) -> Formula:
         """The greatest (``max``) or least (``min``) of all values."""
-        for part in self.parts:
-            formula = extremum(kind, formula, part)
+        formula, variables = self._bound(formula)
+        for variable in variables:
+            formula = extremum(kind, formula, variable)
         return formula
+
+    def _bound(self, formula: Formula) -> tuple[Formula, tuple[Position, ...]]:
+        """A formula and the variables in it to bind: the variable itself, where the digits count as what they add up to alone."""
+        if len(self.parts) == 1:
+            return formula, self.parts
+        below = {part: symbol(self.whole) if part == self.parts[0] else 0 for part in self.parts}
+        of_whole = mapped(formula, lambda name: below.get(name, symbol(name)))
+        again = mapped(of_whole, lambda name: self.place if name == self.whole else symbol(name))
+        return (of_whole, (self.whole,)) if again == formula else (formula, self.parts)
 
 
 def natural(place: Dim, facts: Facts = NOTHING) -> Formula:

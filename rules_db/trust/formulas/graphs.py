@@ -66,7 +66,7 @@ from rules_db.trust.formulas.formula import (
 from rules_db.trust.formulas.places import NotDecided, Position, divided, is_natural, limits, rest
 from rules_db.trust.formulas.reals import Formulas, refuse_integers
 
-__all__ = ["GraphMeaning", "address"]
+__all__ = ["GraphMeaning", "address", "divisors"]
 
 _Env = Mapping[str, Dim]
 """Axis to the place along it."""
@@ -92,6 +92,16 @@ def address(view: View, env: _Env) -> Dim:
     for factor in view:
         total = total * factor.size + _position(factor.index, env)
     return total
+
+
+def divisors(block: Block, axis: str) -> list[Dim]:
+    """By what places along an axis are divided."""
+    found: list[Dim] = []
+    for statement in block.statements:
+        for index in statement_indices(statement):
+            if index.axis == axis and index.shift == 0:
+                found += [index.divide, *([] if index.modulo is None else [index.divide * index.modulo])]
+    return [divisor for divisor in found if divisor != 1]
 
 
 class GraphMeaning:
@@ -186,7 +196,7 @@ class GraphMeaning:
 
     def _along(self, block: Block, axis: str, env: _Env) -> tuple[Digits, _Env]:
         """An index variable of an axis, by its digits, and the places with it there."""
-        index = Digits.of(next(self._names), block.sizes[axis], self._cuts)
+        index = Digits.of(next(self._names), block.sizes[axis], self._cuts if divisors(block, axis) else NO_CUTS)
         return index, {**env, axis: index.place}
 
     def _state(self, block: Block, statement: Accumulate, number: int, env: _Env) -> Formula:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from mugraph.blocks.block import Block, Kernel
-from mugraph.blocks.statements import InvalidBlock, Store, statement_indices
+from mugraph.blocks.statements import InvalidBlock, Store
 from mugraph.blocks.validity import check_kernel
 from mugraph.domains.base import Unsupported
 from mugraph.terms.equations import quotient
@@ -24,7 +24,7 @@ from mugraph.terms.shape import Dim, ShapeError, SymDim, Undecided
 from mugraph.terms.term import AttrValue, walk
 from rules_db.trust.formulas.bodies import BodyMeaning, digits
 from rules_db.trust.formulas.formula import Cuts, Digits, same
-from rules_db.trust.formulas.graphs import GraphMeaning, address
+from rules_db.trust.formulas.graphs import GraphMeaning, address, divisors
 from rules_db.trust.formulas.places import NotDecided, is_natural
 
 __all__ = ["why_not_proved"]
@@ -90,7 +90,7 @@ def _stored(store: Store) -> tuple[str, ...]:
 
 def _refined(block: Block, axis: str) -> Dim:
     """An axis as a number of digits, those by which its views and conditions read it: every place of it has its own digits."""
-    return Digits.of(f"{axis}/", block.sizes[axis], {block.sizes[axis]: _cuts(block.sizes[axis], _divisors(block, axis))}).place
+    return Digits.of(f"{axis}/", block.sizes[axis], {block.sizes[axis]: _cuts(block.sizes[axis], divisors(block, axis))}).place
 
 
 def _cuts_of_loops(kernel: Kernel) -> Cuts:
@@ -98,18 +98,8 @@ def _cuts_of_loops(kernel: Kernel) -> Cuts:
     wanted: dict[Dim, list[Dim]] = {}
     for block in kernel.blocks:
         for axis, size in block.axes:
-            wanted.setdefault(size, []).extend(_divisors(block, axis))
-    return {size: cuts for size, divisors in wanted.items() if len(cuts := _cuts(size, divisors)) > _LEAST_CUTS}
-
-
-def _divisors(block: Block, axis: str) -> list[Dim]:
-    """By what places along an axis are divided."""
-    wanted: list[Dim] = []
-    for statement in block.statements:
-        for index in statement_indices(statement):
-            if index.axis == axis and index.shift == 0:
-                wanted += [index.divide, *([] if index.modulo is None else [index.divide * index.modulo])]
-    return wanted
+            wanted.setdefault(size, []).extend(divisors(block, axis))
+    return {size: cuts for size, by in wanted.items() if len(cuts := _cuts(size, by)) > _LEAST_CUTS}
 
 
 def _cuts(size: Dim, wanted: Sequence[Dim]) -> tuple[Dim, ...]:
