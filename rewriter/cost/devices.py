@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mugraph.terms.shape import DataType
 
@@ -36,7 +36,7 @@ class Device:
     name: str
     provider: str
     bandwidth: float
-    peaks: Mapping[DataType, float]
+    peaks: Mapping[DataType, float] = field(hash=False)
     launch: float
     latency: float
     units: int

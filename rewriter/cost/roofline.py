@@ -64,6 +64,12 @@ def node_microseconds(device: Device, op: str, attrs: Attrs, operands: Sequence[
     Raises:
         ShapeError, Undecided: the application is ill-typed, or a size is symbolic.
     """
+    return _node_microseconds(device, op, attrs, tuple(operands), leaves_model)
+
+
+@lru_cache(maxsize=1 << 14)
+def _node_microseconds(device: Device, op: str, attrs: Attrs, operands: tuple[TensorType, ...], leaves_model: bool) -> float:
+    """Layers ask the same of nodes that are alike, and each opinion of prices once more."""
     operator = get_operator(op)
     outputs = operator.types(attrs, operands)
     if operator.traits.movement is Movement.VIEW:  # onnxruntime gives the operand another shape, where it may

@@ -26,6 +26,7 @@ from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
 __all__ = [
+    "Differs",
     "Idle",
     "Unclean",
     "at_sizes_that_run",
@@ -45,6 +46,10 @@ class Unclean(ValueError):
     """The outputs of a clean model are not known to be those of the model that came; the message says why."""
 
 
+class Differs(Unclean):
+    """They were seen to differ, or what onnxruntime makes of the two models does: so it will be whenever they are compared."""
+
+
 class Idle(Unclean):
     """onnxruntime does not run the model that came on any of the inputs."""
 
@@ -55,25 +60,30 @@ _OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384)
 a moment or a second of sound."""
 
 
-def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, Presumption]]:
+def clean_tasks(
+    task: Task, folder: Path, until: float, is_refused: Callable[[onnx.ModelProto], bool] = lambda _: False
+) -> Iterator[tuple[Task, Presumption]]:
     """A task with a clean model, and then with models in which fewer constants are computed; none where nothing is to be done.
 
     Both models of each run in onnxruntime on the CPU with its optimisers, as a user runs them, on the inputs that candidates are
-    compared on, by a function that comes with the task: the next one counts only where that raises :class:`Unclean`.
+    compared on, by a function that comes with the task: the next one counts only where that raises :class:`Unclean`. That is so
+    whatever the target is: what the CPU would read otherwise is not computed for a GPU, either, since it would be refused.
 
     Args:
         folder: for the files of the clean models.
         until: the instant of :func:`time.monotonic` after which no further inputs are compared, once some were.
+        is_refused: whether it is known of a clean model that its outputs differ: it is left out.
     """
     tried: onnx.ModelProto | None = None
-    evaluate = computed_as_read if task.target.run_on == "cpu" else computed
     for depth in reversed(Depth):
-        cleaned = clean(task.model, evaluate, depth)
+        cleaned = clean(task.model, computed_as_read, depth)
         if cleaned is None:
             return
         if tried == cleaned.model.proto:
             continue
         tried = cleaned.model.proto
+        if is_refused(tried):
+            continue
         (place := folder / depth.name.lower()).mkdir(parents=True)
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         sizes = _sizes(task, cleaned.model)
@@ -161,12 +171,12 @@ def _compare(task: Task, model: Model, cleaned: Path, until: float, is_wanted: C
                     raise Unclean("nobody waited until outputs were compared")
                 same = _same(beside.submit(_run, before, feed), _run(after, feed))
                 if same is False:
-                    raise Unclean("an output would not be the same bit for bit")
+                    raise Differs("an output would not be the same bit for bit")
                 compared |= bool(same)
                 if compared and time.monotonic() > until:
                     break
         if is_in_doubt(model, model.graph) and (fused := fused_otherwise(task.model, model, "cpu")):
-            raise Unclean(fused)
+            raise Differs(fused)
     except RuntimeFailure as problem:
         raise Unclean(f"onnxruntime refuses it ({problem})") from None
     if not compared:

@@ -20,7 +20,17 @@ import onnx
 from mugraph.deadline import BudgetSpent, Deadline, heed
 from mugraph.files import Scratch
 from rewriter.run.background import Presumption
-from rewriter.run.cleaning import Idle, Unclean, at_sizes_that_run, clean_tasks, fits, left_unclean, runs, with_true_claims
+from rewriter.run.cleaning import (
+    Differs,
+    Idle,
+    Unclean,
+    at_sizes_that_run,
+    clean_tasks,
+    fits,
+    left_unclean,
+    runs,
+    with_true_claims,
+)
 from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import check_asked, explanations
@@ -32,11 +42,12 @@ from rewriter.run.outcome import Outcome
 from rewriter.run.proposing import Predictions, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.referring import Ahead
+from rewriter.run.refusals import Refusals
 from rewriter.run.remembering import Verdicts
 from rewriter.run.rules_ahead import read_ahead
 from rewriter.run.target import choose_target
 from rewriter.run.task import Task, read_task, without_previews
-from rewriter.run.workbench import Progress, Workbench, open_workbench
+from rewriter.run.workbench import Progress, Recorded, Workbench, open_workbench
 from rewriter.run.writing import write, writing_seconds
 from rewriter.search.explain import NearMiss
 
@@ -143,8 +154,10 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
         folder: for files of models that are written out, or clean.
         ahead: the process of the reference, where that pays.
     """
-    worked = partial(_worked, clock=clock, progress=progress, ahead=ahead)
+    carried: list[Recorded] = []
+    worked = partial(_worked, clock=clock, progress=progress, ahead=ahead, carried=carried)
     options, reason, is_idle, is_resized = task.options, "", False, False
+    refusals = Refusals(task)
     until = math.inf if options.deterministic else clock.instant(_CLEANING)
     attempts: Iterator[tuple[Task, Presumption]] | None = None if options.searches or options.clean else iter(())
     while True:
@@ -153,12 +166,12 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
                 progress("cleaning up")
                 if attempts is None:
                     task = with_true_claims(without_previews(task, folder))
-                    attempts, is_idle = clean_tasks(task, folder, until), bool(task.assumed) and not fits(task)
+                    attempts, is_idle = clean_tasks(task, folder, until, refusals.holds), bool(task.assumed) and not fits(task)
                 if is_idle and not is_resized:
                     is_resized = True
                     if (other := at_sizes_that_run(task)) is not None:
                         task = with_true_claims(other)
-                        attempts = clean_tasks(task, folder / "resized", until)
+                        attempts = clean_tasks(task, folder / "resized", until, refusals.holds)
                 attempt = next(attempts, None)
                 heed()
         except (*USER_ERRORS, OSError):
@@ -172,8 +185,8 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
         except BudgetSpent:
             return worked(task, (), end=_NOT_CLEANED)
         _foresee_end(task, clock)
-        if attempt is None and reason:
-            return worked(left_unclean(task, reason), ())
+        if attempt is None and (refused := reason or refusals.reason):
+            return worked(left_unclean(task, refused), ())
         is_unrun = attempt is None and options.searches and bool(task.assumed) and not is_resized
         try:
             if attempt is None:
@@ -181,6 +194,9 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
             return worked(attempt[0], attempt[1:])
         except Unclean as problem:
             reason, is_idle = "" if is_unrun else str(problem), isinstance(problem, Idle)
+            if isinstance(problem, Differs) and attempt is not None:
+                refusals.add(attempt[0].model.proto, reason)
+            ahead.begin_again()
 
 
 @contextmanager
@@ -203,6 +219,7 @@ def _worked(
     clock: Clock,
     progress: Progress,
     ahead: Ahead,
+    carried: list[Recorded],
     end: Judgement | None = None,
 ) -> Outcome:
     """The rest of a run on a model that came or is clean.
@@ -210,13 +227,14 @@ def _worked(
     Args:
         presumed: what is found out of it meanwhile.
         ahead: the process of the reference, where that pays.
+        carried: the best that was found by attempts whose model was refused, and is by this one.
         end: with what the run ends.
 
     Raises:
         Unclean: it is not known to give the same outputs.
     """
     searches = end is None and task.options.searches
-    with open_workbench(task, clock, progress, presumed, searches=searches, reference_ahead=ahead) as bench:
+    with open_workbench(task, clock, progress, presumed, searches=searches, reference_ahead=ahead, carried=carried) as bench:
         if end is not None:
             return _ended(bench, end)
         try:
@@ -328,6 +346,9 @@ def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge:
                 judgement = judge.judge(proposals)
     except KeyboardInterrupt:
         judgement = judge.stopped()
+    except Unclean:
+        bench.carried[:] = proposer.found() if bench.task.options.keeps_to_budget else ()
+        raise
     except BudgetSpent:
         repeated = judge.repeated()
         if repeated is None:

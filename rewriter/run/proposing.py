@@ -12,7 +12,7 @@ from rewriter.run.kernels import has_kernels
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch, new_search
 from rewriter.run.timings import Speed
-from rewriter.run.workbench import Workbench
+from rewriter.run.workbench import Recorded, Workbench
 from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
 from rewriter.search.layers import ShortModel
@@ -234,7 +234,8 @@ class Proposer:
         self.predictions = Predictions(search.start().cost)
         short = search.shortened() if task.options.reuse_layers else None
         graph = task.model.graph if short is None else short.graph
-        searched, learned = self._grounded(search, self._first(search, graph, banned))
+        carried = self._carried(search, graph)
+        searched, learned = self._grounded(search, self._first(search, graph, banned, carried))
         for _ in range(_OPINIONS):
             if searched.interrupted or not task.measures:
                 break
@@ -262,19 +263,37 @@ class Proposer:
         bench.store.flush()
         return Proposals(search, searched, short, task.options.top)
 
-    def _first(self, search: ModelSearch, graph: Graph, banned: frozenset[str]) -> Searched:
+    def found(self) -> list[Recorded]:
+        """The moves of the best candidates so far, for a search of another model of the same values."""
+        key = self._bench.task.model.tables.key
+        best = heapq.nsmallest(_LEADS, self._leads.values(), key=lambda candidate: candidate.cost)
+        return [tuple(move.recorded(key) for move in candidate.moves) for candidate in best]
+
+    def _carried(self, search: ModelSearch, graph: Graph) -> list[Candidate]:
+        """What was found in a model that was refused since, as far as it is there in this one; the best first."""
+        made = (search.carried_over(recorded, graph) for recorded in self._bench.carried)
+        carried = sorted((candidate for candidate in made if candidate.moves), key=lambda candidate: candidate.cost)
+        self._leads.update((candidate.graph.digest, candidate) for candidate in carried)
+        return carried
+
+    def _first(self, search: ModelSearch, graph: Graph, banned: frozenset[str], carried: Sequence[Candidate] = ()) -> Searched:
         """What a search finds at the prices that are known, and what it would find if none were.
 
         A known price of a step on the way can only be compared with known prices: beside estimates, which are low, a measured one
         hides all that lies behind it.
+
+        Args:
+            carried: candidates from which it goes on, too, the best first.
         """
         clock = self._bench.clock
         if not search.costs.store.costs:
-            return search.within(max(clock.spare(), 0.0)).run(graph, banned)
+            found = search.within(max(clock.spare(), 0.0)).run(graph, banned, carried[:1])
+            self._lead(found)
+            return found
         spare = max(clock.spare(), 0.0)
-        blind = search.blind().within(spare / 2, descent=spare).run(graph, banned)
+        blind = search.blind().within(spare / 2, descent=spare).run(graph, banned, carried[:1])
         self._lead(blind)
-        promising = _priced(search, blind, blind.better)
+        promising = _priced(search, blind, blind.better, carried)
         if blind.interrupted:
             return promising
         if promising.better:

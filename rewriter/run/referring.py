@@ -36,7 +36,7 @@ once, and has it filled with zeros page by page for the next: more than a quarte
 class Ahead:
     """The process of a reference that is going to be asked for, begun while its model is read and cleaned up.
 
-    Until it has imported what it needs it takes as long as many a reference itself. Close it; it is begun for one reference.
+    Until it has imported what it needs it takes as long as many a reference itself. Close it; each is begun for one reference.
 
     Args:
         model: as it came; the reference is that of a model made of it, on two inputs at least.
@@ -46,7 +46,12 @@ class Ahead:
 
     def __init__(self, model: Model, sizes: Mapping[str, Dim], *, is_needed: bool) -> None:
         self._worker: Worker | None = None
-        if is_needed and 2 * _at_sizes(model, sizes) >= LONG:
+        self._pays = is_needed and 2 * _at_sizes(model, sizes) >= LONG
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Begins another one where it was taken, for the reference of another model that is made of the same."""
+        if self._pays and self._worker is None:
             with suppress(OSError):  # who asks for the reference is told
                 self._worker = _begun()
 

@@ -197,6 +197,12 @@ class ModelSearch:
         steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in recorded]
         return retrace(self.moves, self.model.graph, steps, self.model.tables.key)
 
+    def carried_over(self, recorded: Sequence[RecordedMove], graph: Graph) -> Candidate:
+        """The candidate of a graph that moves lead to which a search recorded in another one, as far as they apply."""
+        own = {direction.id: direction for direction in self.moves.matches.directions}
+        steps = [replace(move, direction=own.get(move.direction.id, move.direction)) for move in recorded]
+        return retrace(self.moves, graph, steps, self.model.tables.key)
+
     def assumed(self, candidate: Candidate) -> tuple[Assumed, ...]:
         """The assumptions without which its moves would not be right for all that is known, and where."""
         graph, names, oracle = self.model.graph, self.model.tables.names, self.moves.matches.pool.oracle
@@ -283,7 +289,7 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
     op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
     defaults = {model.values[name]: default for name, default in model.defaults.items()}
     fold = Folder(model, model.graph).fold
-    oracle = RangeOracle(op_types, options.assume_finite, fold, defaults, options.assume_attended)
+    oracle = RangeOracle(op_types, options.assume_finite, fold, defaults, options.assume_attended, bench.constants)
 
     def report(expanded: int, start: float, best: float) -> None:
         bench.notes.best = f"{best / max(start, 1e-9):.3f} of the original's time, predicted"
@@ -312,5 +318,6 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         starts=bench.kernels.starts,
         schemes=bench.kernels.scheme_generators,
         progress=report,
+        is_wanted=bench.is_worth_going_on,
     )
     return ModelSearch(model, costs, search)

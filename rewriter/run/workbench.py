@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
 from mugraph.deadline import BudgetSpent
 from mugraph.files import Scratch
+from mugraph.graph import Constant
 from mugraph.terms.shape import Dim
 from rewriter.cost import RuntimeDirections
 from rewriter.cost.known import known_table
@@ -29,18 +30,22 @@ from rewriter.run.options import Options
 from rewriter.run.referring import Ahead
 from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.task import Task, not_judged
+from rewriter.search.candidate import RecordedMove
+from rewriter.search.ranges import ConstantRanges, read_by_guards
 from rules_db.entries import RuleBook
 from rules_db.library import open_presumed, presumed_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["Progress", "Workbench", "open_workbench"]
+__all__ = ["Progress", "Recorded", "Workbench", "open_workbench"]
 
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 Progress = Callable[[str], None]
 """Called with a line of text now and then."""
+Recorded = Sequence[RecordedMove]
+"""The moves of a candidate, by which another graph of the same values may come to the like of it."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,8 @@ class Workbench:
         presumed: what the stages went ahead of; each raises where it does not hold.
         model_rests_on: that of it on which the task's model rests, whatever becomes of rules.
         reference_ahead: the process of the reference, where it was begun with the run.
+        carried: the best that searches of this run found in a model that was refused then.
+        constants: ranges of the model's constants.
     """
 
     task: Task
@@ -74,6 +81,8 @@ class Workbench:
     presumed: Sequence[Future[None]] = ()
     model_rests_on: Sequence[Future[None]] = ()
     reference_ahead: Ahead | None = None
+    carried: list[Recorded] = field(default_factory=list)
+    constants: ConstantRanges = field(default_factory=ConstantRanges)
 
     def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.
@@ -90,6 +99,10 @@ class Workbench:
             self.progress("waiting until what the result rests on is checked")
         for future in self.presumed:
             self.awaited(future, "what the result rests on was checked", "write", patience=until - time.monotonic())
+
+    def is_worth_going_on(self) -> bool:
+        """Whether nothing of what the stages went ahead of is known by now not to hold."""
+        return not any(future.done() and future.exception() is not None for future in self.presumed)
 
     def is_model_right(self, patience: float = 0.0) -> bool:
         """Whether the task's model is known, by now or so many seconds later, to be one that may be written."""
@@ -165,6 +178,13 @@ def _unless_it_fails(holds: Presumption, beside: Beside) -> None:
     holds(beside.is_wanted)
 
 
+def _read(constants: ConstantRanges, wanted: Mapping[int, Constant], is_elsewhere: bool, beside: Beside) -> None:
+    """Looks at constants, which disturbs no measurement elsewhere."""
+    if is_elsewhere:
+        beside.disturbs_no_more()
+    constants.read(wanted, beside.is_wanted)
+
+
 def _rules(options: Options, tell: Callable[[str], None]) -> RuleBook:
     """The rules that options name; tells which of them this version cannot use. Raises StoreError."""
     if options.rules is None:
@@ -193,6 +213,7 @@ def open_workbench(
     *,
     searches: bool,
     reference_ahead: Ahead | None = None,
+    carried: list[Recorded] | None = None,
 ) -> Iterator[Workbench]:
     """Opens rules, store and kernels for a task; where they are not used, none are.
 
@@ -203,7 +224,7 @@ def open_workbench(
         presumed: what is found out of the task's model in the background, and the stages go ahead of; each raises where it does
             not hold.
         searches: whether anything is to be proposed.
-        reference_ahead: as of :class:`Workbench`.
+        reference_ahead, carried: as of :class:`Workbench`.
 
     Raises:
         StoreError: rules cannot be read.
@@ -225,6 +246,8 @@ def open_workbench(
                 task, RuleBook(()), unused, RunKernels(task.model), clock, notes, progress, folder, background, futures, of_model
             )
             return
+        constants = ConstantRanges()
+        background.begin(partial(_read, constants, read_by_guards(task.model.graph), target.run_on != "cpu"))
         with clock.lap("import"):
             progress("loading rules and measured costs")
             if options.rules is None:
@@ -248,5 +271,7 @@ def open_workbench(
             kernels = open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
         yield Workbench(
-            task, rules, store, kernels, clock, notes, progress, folder, background, futures, of_model, reference_ahead
+            *(task, rules, store, kernels, clock, notes, progress, folder, background, futures, of_model, reference_ahead),
+            [] if carried is None else carried,
+            constants,
         )

@@ -86,6 +86,7 @@ class Backtracking:
         progress: called after each expansion with their number, the cost of the start and the best cost.
         starts: propose what to search from beside the model as it came, each on its own, whatever that costs, in what the limits
             leave; asked where the strategy wants substitutions.
+        is_wanted: whether somebody still wants what it finds: else it ends as if its time were over.
     """
 
     moves: Moves
@@ -96,6 +97,7 @@ class Backtracking:
     schemes: tuple[SchemeGenerator, ...] = ()
     progress: Callable[[int, float, float], None] | None = None
     starts: tuple[Generator, ...] = ()
+    is_wanted: Callable[[], bool] = lambda: True
 
     def run(self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = ()) -> Searched:
         """Searches from ``graph``, and then from each of the seeds, on its own. Ctrl-C stops with the best so far.
@@ -115,7 +117,9 @@ class Backtracking:
                     deadline = now + self.limits.seconds
                     first = deadline if self.limits.descent is None else now + self.limits.descent
                     record.seen = {start.graph.digest}
-                    expansion = Expansion(self.moves, kinds, banned, deadline, self.layouts, self.kernels, self.schemes)
+                    expansion = Expansion(
+                        *(self.moves, kinds, banned, deadline, self.layouts, self.kernels, self.schemes, self.is_wanted)
+                    )
                     root = record.best
                     for child in expansion.descent(root, first):
                         record.keep(child)

@@ -42,6 +42,7 @@ class Expansion:
         layouts: propose candidates in other layouts, where moves of that kind are tried.
         kernels: propose candidates with graph-defined kernels, where substitutions are tried.
         schemes: propose candidates of fusion schemes, where these are tried.
+        is_wanted: whether somebody still wants children, whatever time is left.
     """
 
     moves: Moves
@@ -51,6 +52,7 @@ class Expansion:
     layouts: tuple[Generator, ...] = ()
     kernels: tuple[KernelGenerator, ...] = ()
     schemes: tuple[SchemeGenerator, ...] = ()
+    is_wanted: Callable[[], bool] = lambda: True
 
     @property
     def is_stepwise(self) -> bool:
@@ -62,8 +64,8 @@ class Expansion:
         return self.left() < 0
 
     def left(self) -> float:
-        """Seconds that are left for making children; infinite where no clock ends that."""
-        return self.deadline - time.monotonic()
+        """Seconds that are left for making children; infinite where no clock ends that, below 0 where nobody wants them."""
+        return self.deadline - time.monotonic() if self.is_wanted() else -math.inf
 
     def children(self, candidate: Candidate, slack: float) -> Iterator[Candidate]:
         """One child a move, those that take every improving move in turn, and other layouts; where none improves, kernels too.

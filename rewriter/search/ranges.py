@@ -8,7 +8,9 @@ of NaN.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from enum import StrEnum
 from functools import cached_property
@@ -24,7 +26,7 @@ from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_o
 from mugraph.terms.shape import DataType, TensorType, concrete, largest_number, smallest_number
 from rewriter.search.masks import PositionMasks, says_positions, spreads
 
-__all__ = ["Assumption", "RangeOracle", "is_square"]
+__all__ = ["Assumption", "ConstantRanges", "RangeOracle", "is_square", "read_by_guards"]
 
 
 class Assumption(StrEnum):
@@ -42,6 +44,8 @@ _UNREAD = frozenset({"Compress"})
 
 _MOST_ENTRIES = 1 << 25
 """Of a constant whose entries are looked at one by one: a mask of 4096 positions has half as many."""
+_KEPT_ENTRIES = 1 << 24
+"""Of constants that were computed, in all, that are kept for whoever asks again: guards ask of one at each place of each rule."""
 _CHUNK = 1 << 22
 _LONGEST = 2.0**31
 """Entries along an axis, of tensors that exist, at most."""
@@ -144,6 +148,63 @@ def _exact(array: np.ndarray) -> Range:
     )
 
 
+def _range_of(array: np.ndarray) -> Range:
+    """The exact range of a constant; of large weights in chunks, without the facts about rows."""
+    array = unrepeated(array)
+    if array.size <= _CHUNK:
+        return _exact(array)
+    flat = array.reshape(-1)
+    result = _exact(flat[:_CHUNK])
+    for start in range(_CHUNK, flat.size, _CHUNK):
+        result = result.join(_exact(flat[start : start + _CHUNK]))
+    return RangeDomain().move(lambda x: x, result)
+
+
+class ConstantRanges:
+    """Ranges of the constants of one model, each read once, by whatever thread asks first; another one waits for it then.
+
+    Weights are read from files and looked at entry by entry, beside which Python computes elsewhere.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ranges: dict[int, Future[Range]] = {}
+
+    def of(self, value: int, constant: Constant) -> Range:
+        """The range of a constant. Whatever reading it raises, it raises for all that wait; who asks then reads again."""
+        with self._lock:
+            found = self._ranges.get(value)
+            if found is None:
+                mine = self._ranges[value] = Future()
+        if found is not None:
+            return found.result()
+        try:
+            mine.set_result(_range_of(constant.load()))
+        except BaseException as problem:
+            with self._lock:
+                del self._ranges[value]
+            mine.set_exception(problem)
+            raise
+        return mine.result()
+
+    def read(self, constants: Mapping[int, Constant], is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Reads constants, as long as somebody wants that."""
+        for value, constant in constants.items():
+            if not is_wanted():
+                return
+            self.of(value, constant)
+
+
+def read_by_guards(graph: Graph) -> Mapping[int, Constant]:
+    """The constants that guards against NaN will ask for: whether a softmax has one rests on all the weights before it.
+
+    Other guards look at a few constants each, which nobody foresees.
+    """
+    nodes = list(graph.nodes())
+    values = dict.fromkeys(value for node in nodes for value in node.inputs) if any(node.op == "IsNaN" for node in nodes) else ()
+    return {value: graph.tables.constants[value] for value in values if value in graph.tables.constants}
+
+
 def _wide(array: np.ndarray) -> np.ndarray:
     """Floats in double precision, whatever else as it is."""
     is_float = array.dtype.kind == "f" or array.dtype == DataType.BFLOAT16.numpy()
@@ -170,6 +231,21 @@ def _is_guarded(graph: Graph, node: Node) -> bool:
     return maker is not None and maker[0].op == "IsNaN" and maker[0].inputs[0] == node.inputs[2]
 
 
+class _Computed(dict[int, np.ndarray | None]):
+    """The entries of values that depend on constants alone, as many as there is room for; nothing for what is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._room = _KEPT_ENTRIES
+
+    def keep(self, value: int, entries: np.ndarray | None) -> None:
+        """Keeps the entries of a value, if they are not many."""
+        size = 1 if entries is None else entries.size
+        if value not in self and size <= self._room:
+            self._room -= size
+            self[value] = entries
+
+
 class RangeOracle:
     """Ranges of values as the model first defined them; what a value means does not change with a substitution.
 
@@ -185,6 +261,7 @@ class RangeOracle:
             the last axis an ordinary entry, unless constants in the condition say otherwise.
         fold: evaluates a value that depends on constants alone (causal masks are computed so); ``None`` if it cannot.
         defaults: values of overridable initializers.
+        constants: ranges of the model's constants, some of which may be known before they are asked for.
 
     Attributes:
         relied: matches, by direction and output values, to the assumptions without which their guards would not hold.
@@ -198,7 +275,9 @@ class RangeOracle:
         fold: Callable[[int], np.ndarray | None] = lambda value: None,
         defaults: Mapping[int, Constant] | None = None,
         assume_attended: bool = True,
+        constants: ConstantRanges | None = None,
     ) -> None:
+        self._of_constants = ConstantRanges() if constants is None else constants
         self.assume_attended = assume_attended
         self.attended: set[int] = set()
         self.relied: dict[tuple[str, tuple[int, ...]], frozenset[Assumption]] = {}
@@ -206,7 +285,7 @@ class RangeOracle:
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
         self.ranges: dict[int, Range] = {}
-        self._of_constants: dict[int, Range] = {}
+        self._computed = _Computed()
         self._masks = PositionMasks()
         self.huge: set[int] = set()
 
@@ -216,9 +295,11 @@ class RangeOracle:
         finite, attended = self.assume_finite, self.assume_attended
         fewer = {Assumption.FINITE: (False, attended), Assumption.ATTENDED: (finite, False)}
         made = [assumption for assumption, kept in zip(fewer, (finite, attended), strict=True) if kept]
-        oracles = {a: RangeOracle(self.op_types, fewer[a][0], self.fold, self.defaults, fewer[a][1]) for a in made}
+        # Nothing is assumed of constants.
+        given = self.op_types, self.fold, self.defaults, self._of_constants
+        oracles = {a: RangeOracle(given[0], fewer[a][0], *given[1:3], fewer[a][1], given[3]) for a in made}
         for oracle in oracles.values():
-            oracle._of_constants = self._of_constants  # nothing is assumed of them
+            oracle._computed = self._computed
         return oracles
 
     def rely(self, direction: str, values: tuple[int, ...], needed: Collection[Assumption]) -> None:
@@ -247,7 +328,7 @@ class RangeOracle:
                 continue
             folded = self._folded(graph, current)
             if folded is not None:
-                self._enter(graph, current, self._constant(folded))
+                self._enter(graph, current, _range_of(folded))
                 continue
             missing = [v for v in maker[0].inputs if v not in self.ranges]
             if missing:
@@ -309,8 +390,8 @@ class RangeOracle:
 
         A causal mask of a batch is computed so as one of a single sequence. The result is a view of the value's shape.
         """
-        entries: dict[int, np.ndarray | None] = {}
-        stack = [value]
+        entries = dict[int, np.ndarray | None]() if value not in self._computed else {value: self._computed[value]}
+        stack = [value] if value not in entries else []
         while stack:
             current = stack[-1]
             operands = self._broadcast(graph, current)
@@ -321,6 +402,7 @@ class RangeOracle:
                 if current not in entries:
                     entries[current] = self._entries(graph, current, [entries[v] for v in operands])
         array, type_ = entries[value], graph.type(value)
+        self._computed.keep(value, array)
         if array is None or type_ is None:
             return None
         shape = concrete(type_.shape)
@@ -363,15 +445,13 @@ class RangeOracle:
     def _leaf(self, graph: Graph, value: int) -> Range:
         constant = graph.tables.constants.get(value)
         if constant is not None:
-            if value not in self._of_constants:
-                self._of_constants[value] = self._constant(constant.load())
-            return self._of_constants[value]
+            return self._of_constants.of(value, constant)
         type_ = graph.type(value)
         fed = self._fed(None if type_ is None else type_.dtype)
         if value in graph.tables.bodies and (type_ is None or type_.dtype in FLOATS):
             return Range.top()  # what a loop carries may be anything
         if value in self.defaults:  # whoever overrides it may give the same kind of values
-            return self._constant(self.defaults[value].load()).join(fed)
+            return _range_of(self.defaults[value].load()).join(fed)
         return fed
 
     def _fed(self, dtype: DataType | None) -> Range:
@@ -380,18 +460,6 @@ class RangeOracle:
             return Range.finite_input(0, 1)
         is_integral = dtype is not None and dtype not in FLOATS
         return Range.finite_input() if is_integral or self.assume_finite else Range.top()
-
-    @staticmethod
-    def _constant(array: np.ndarray) -> Range:
-        """The exact range; large weights in chunks, without the facts about rows."""
-        array = unrepeated(array)
-        if array.size <= _CHUNK:
-            return _exact(array)
-        flat = array.reshape(-1)
-        result = _exact(flat[:_CHUNK])
-        for start in range(_CHUNK, flat.size, _CHUNK):
-            result = result.join(_exact(flat[start : start + _CHUNK]))
-        return RangeDomain().move(lambda x: x, result)
 
     def _node(self, graph: Graph, node: Node) -> list[Range]:
         inputs = [self.ranges[v] for v in node.inputs]

@@ -19,8 +19,20 @@ from mugraph.ops.masks import STORED_MASK
 from mugraph.ops.traits import Reduction
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.term import Term
-from rules_db.trust.formulas.formula import Formula, choice, counted, extremum, natural, number_of, summed, together
-from rules_db.trust.formulas.places import NotDecided, Position, divided, limits, quotients, rest
+from rules_db.trust.formulas.formula import (
+    NO_CUTS,
+    ONE,
+    Cuts,
+    Digits,
+    Formula,
+    choice,
+    counted,
+    natural,
+    number_of,
+    together,
+    where,
+)
+from rules_db.trust.formulas.places import NotDecided, divided, limits, quotients, rest
 from rules_db.trust.formulas.reals import Formulas, refuse_integers
 
 __all__ = ["BodyMeaning", "Places", "digits", "entry", "flat", "stored_entry"]
@@ -69,12 +81,16 @@ class BodyMeaning:
         terms: the body.
         inputs: types of its variables.
         names: of index variables, none of which is used elsewhere.
+        cuts: the digits of index variables that are bound (:class:`Digits`).
 
     Raises:
         ShapeError, Undecided: the terms are ill-typed.
     """
 
-    def __init__(self, terms: Sequence[Term], inputs: Mapping[str, TensorType], names: Iterator[str]) -> None:
+    def __init__(
+        self, terms: Sequence[Term], inputs: Mapping[str, TensorType], names: Iterator[str], cuts: Cuts = NO_CUTS
+    ) -> None:
+        self._cuts = cuts
         self.roots = taken_apart(terms, inputs)
         self._types = infer_types(self.roots, inputs)
         self._names = names
@@ -157,16 +173,18 @@ class BodyMeaning:
         return tuple(moved)
 
     def _joined(self, term: Term, at: Places) -> Formula:
-        """An entry of a Concat: of the last part that begins no later."""
+        """An entry of a Concat: of the last part that begins no later. Each is looked at for places within it alone."""
         axis = term.attr("axis")
         start: Dim = 0
         result: Formula | None = None
         for part in term.inputs:
-            inner = list(at)
-            inner[axis] = at[axis] - start
+            end = start + self._shape(part)[axis]
+            begins, goes_on = natural(at[axis] - start), ONE - natural(at[axis] - end)
+            inner = [where(goes_on, where(begins, place)) for place in at]
+            inner[axis] = inner[axis] - start
             value = self.value(part, inner)
-            result = value if result is None else choice(natural(at[axis] - start), value, result)
-            start = start + self._shape(part)[axis]
+            result = value if result is None else choice(begins, value, result)
+            start = end
         assert result is not None
         return result
 
@@ -175,15 +193,15 @@ class BodyMeaning:
         shape = self._shape(source)
         axes = sorted(axis + len(shape) for axis in term.attr("axes"))
         sizes = [shape[axis] for axis in axes]
-        index = Position(next(self._names), product(sizes))
+        index = self._along(product(sizes))
         inner = iter(digits(index.place, sizes))
         outer = iter(at if not term.attr("keepdims", True) else [p for i, p in enumerate(at) if i not in axes])
         value = self.value(source, [next(inner) if i in axes else next(outer) for i in range(len(shape))])
         if reduction not in _SUMS:
-            return extremum(reduction.name.lower(), value, index)
+            return index.extremum(reduction.name.lower(), value)
         if reduction in (Reduction.SQUARES, Reduction.NORM):
             value = self._domain.power(value, 2)
-        total = summed(value, index)
+        total = index.summed(value)
         if reduction == Reduction.MEAN:
             return total * number_of(index.size).inverse()
         return self._domain.sqrt(total) if reduction == Reduction.NORM else total
@@ -191,7 +209,7 @@ class BodyMeaning:
     def _product(self, term: Term, at: Places) -> Formula:
         left, right = term.inputs
         a, b = self._shape(left), self._shape(right)
-        index = Position(next(self._names), a[-1])
+        index = self._along(a[-1])
         batch = at[: len(at) - (len(a) > 1) - (len(b) > 1)]
         row = (at[len(batch)],) if len(a) > 1 else ()
         column = (at[-1],) if len(b) > 1 else ()
@@ -199,4 +217,8 @@ class BodyMeaning:
         first = self.value(left, (*batch[len(batch) - max(len(a) - 2, 0) :], *row, inner))
         second_batch = batch[len(batch) - max(len(b) - 2, 0) :]
         second = self.value(right, (*second_batch, inner, *column))
-        return summed(self._domain.mul(first, second), index)
+        return index.summed(self._domain.mul(first, second))
+
+    def _along(self, size: Dim) -> Digits:
+        """An index variable, by its digits."""
+        return Digits.of(next(self._names), size, self._cuts)

@@ -31,10 +31,12 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import Dim, SymDim, symbol
 from rules_db.trust.formulas.places import (
     NOTHING,
@@ -51,10 +53,13 @@ from rules_db.trust.formulas.places import (
 
 __all__ = [
     "INFINITY",
+    "NO_CUTS",
     "ONE",
     "TRUTHS",
     "ZERO",
     "Atom",
+    "Cuts",
+    "Digits",
     "Formula",
     "atoms_of",
     "cases",
@@ -70,6 +75,8 @@ __all__ = [
     "number_of",
     "same",
     "summed",
+    "together",
+    "where",
 ]
 
 Atom = tuple[Any, ...]
@@ -424,6 +431,71 @@ def extremum(kind: str, formula: Formula, index: Position) -> Formula:
     return Formula.atom(kind, (name,), _renamed(formula, {index: name}))
 
 
+Cuts = Mapping[Dim, tuple[Dim, ...]]
+"""Of a size the values of the digits of an index variable below it, the least first, which is 1: each divides the next."""
+NO_CUTS: Cuts = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """An index variable in ``[0, size)`` as a number of digits, each an index variable of its own: its places are theirs.
+
+    So a condition on one digit leaves places in which it is known, where a quotient would only be bounded.
+
+    Attributes:
+        size: of the variable.
+        whole: the variable itself.
+        parts: the digits, the lowest first.
+        place: what they add up to.
+    """
+
+    size: Dim
+    whole: Position
+    parts: tuple[Position, ...]
+    place: Dim
+
+    @staticmethod
+    def of(name: str, size: Dim, cuts: Cuts = NO_CUTS) -> Digits:
+        """An index variable with the digits that are given for its size.
+
+        Args:
+            name: with which no name of another one begins; those of its digits are this and a number.
+        """
+        values = cuts.get(size, (1,))
+        assert values[0] == 1, "the lowest digit counts ones"
+        parts: list[Position] = []
+        place: Dim = 0
+        for number, (value, following) in enumerate(zip(values, [*values[1:], size], strict=True)):
+            length = quotient(following, value)
+            assert length is not None, "each divides the next"
+            parts.append(Position(f"{name}{number}", length))
+            place = place + value * parts[-1].place
+        return Digits(size, Position(name, size), tuple(parts), place)
+
+    def summed(self, formula: Formula) -> Formula:
+        """The sum over all values."""
+        formula, variables = self._bound(formula)
+        for variable in variables:
+            formula = summed(formula, variable)
+        return formula
+
+    def extremum(self, kind: str, formula: Formula) -> Formula:
+        """The greatest (``max``) or least (``min``) of all values."""
+        formula, variables = self._bound(formula)
+        for variable in variables:
+            formula = extremum(kind, formula, variable)
+        return formula
+
+    def _bound(self, formula: Formula) -> tuple[Formula, tuple[Position, ...]]:
+        """A formula and the variables in it to bind: the variable itself, where the digits count as what they add up to alone."""
+        if len(self.parts) == 1:
+            return formula, self.parts
+        below = {part: symbol(self.whole) if part == self.parts[0] else 0 for part in self.parts}
+        of_whole = mapped(formula, lambda name: below.get(name, symbol(name)))
+        again = mapped(of_whole, lambda name: self.place if name == self.whole else symbol(name))
+        return (of_whole, (self.whole,)) if again == formula else (formula, self.parts)
+
+
 def natural(place: Dim, facts: Facts = NOTHING) -> Formula:
     """Whether a place is not negative, as 0 or 1: of a condition and its opposite one is the atom."""
     bounds = limits(place, facts)
@@ -532,6 +604,11 @@ def choice(condition: Formula, first: Formula, second: Formula) -> Formula:
         return first if condition == ONE else second
     first, second = (mapped(x, symbol, _facts(c)) if _facts(c) else x for x, c in ((first, condition), (second, ONE - condition)))
     return first if first == second else condition * first + (ONE - condition) * second
+
+
+def where(condition: Formula, place: Dim) -> Dim:
+    """A place as it is where a condition holds."""
+    return placed(place, symbol, facts) if (facts := _facts(condition)) else place
 
 
 def _facts(condition: Formula) -> Facts:

@@ -51,21 +51,22 @@ from mugraph.terms.term import variables
 from rules_db.trust.formulas.bodies import entry, stored_entry
 from rules_db.trust.formulas.formula import (
     INFINITY,
+    NO_CUTS,
     ZERO,
+    Cuts,
+    Digits,
     Formula,
     choice,
     counted,
     exponential,
-    extremum,
     natural,
     number_of,
-    summed,
     together,
 )
 from rules_db.trust.formulas.places import NotDecided, Position, divided, is_natural, limits, rest
 from rules_db.trust.formulas.reals import Formulas, refuse_integers
 
-__all__ = ["GraphMeaning", "address"]
+__all__ = ["GraphMeaning", "address", "divisors"]
 
 _Env = Mapping[str, Dim]
 """Axis to the place along it."""
@@ -93,18 +94,30 @@ def address(view: View, env: _Env) -> Dim:
     return total
 
 
+def divisors(block: Block, axis: str) -> list[Dim]:
+    """By what places along an axis are divided."""
+    found: list[Dim] = []
+    for statement in block.statements:
+        for index in statement_indices(statement):
+            if index.axis == axis and index.shift == 0:
+                found += [index.divide, *([] if index.modulo is None else [index.divide * index.modulo])]
+    return [divisor for divisor in found if divisor != 1]
+
+
 class GraphMeaning:
     """The formulas of what a kernel's block graphs save.
 
     Args:
         kernel: a valid one.
         names: of index variables, none of which is used elsewhere.
+        cuts: the digits of index variables that are bound, as the body has them.
 
     Raises:
         NotDecided: an entry is saved twice, or read outside its tensor.
     """
 
-    def __init__(self, kernel: Kernel, names: Iterator[str]) -> None:
+    def __init__(self, kernel: Kernel, names: Iterator[str], cuts: Cuts = NO_CUTS) -> None:
+        self._cuts = cuts
         numbered = tuple(replace(block, name=str(number)) for number, block in enumerate(kernel.blocks))
         kernel = replace(kernel, blocks=numbered)  # a value is known by its block's name and its own
         self._kernel, self._names, self._domain = kernel, names, Formulas()
@@ -162,7 +175,7 @@ class GraphMeaning:
         if isinstance(statement, Dot):
             index, inner = self._along(block, statement.over, env)
             factors = (self._value(block, name, inner) for name in (statement.left, statement.right))
-            return summed(self._domain.mul(*factors), index)
+            return index.summed(self._domain.mul(*factors))
         if isinstance(statement, Reduce):
             indices = []
             for axis in statement.over:
@@ -170,7 +183,7 @@ class GraphMeaning:
                 indices.append(index)
             value = self._value(block, statement.operand, env)
             for index in indices:
-                value = summed(value, index) if statement.kind == "sum" else extremum(statement.kind, value, index)
+                value = index.summed(value) if statement.kind == "sum" else index.extremum(statement.kind, value)
             return value
         if isinstance(statement, Predicate):
             return together([natural(_place(condition, env)) for condition in statement.conditions], statement.is_any)
@@ -181,9 +194,9 @@ class GraphMeaning:
         assert isinstance(statement, Extent), statement
         return number_of(statement.size)
 
-    def _along(self, block: Block, axis: str, env: _Env) -> tuple[Position, _Env]:
-        """An index variable of an axis, and the places with it there."""
-        index = Position(next(self._names), block.sizes[axis])
+    def _along(self, block: Block, axis: str, env: _Env) -> tuple[Digits, _Env]:
+        """An index variable of an axis, by its digits, and the places with it there."""
+        index = Digits.of(next(self._names), block.sizes[axis], self._cuts if divisors(block, axis) else NO_CUTS)
         return index, {**env, axis: index.place}
 
     def _state(self, block: Block, statement: Accumulate, number: int, env: _Env) -> Formula:
@@ -197,25 +210,25 @@ class GraphMeaning:
                 raise NotDecided(f"{statement.monoid} of a product over the loop")
             return value
         if statement.monoid == "sum":
-            return summed(value if keep is None else choice(keep, value, ZERO), index)
+            return index.summed(value if keep is None else choice(keep, value, ZERO))
         if statement.monoid == "welford":
             if keep is not None:
                 raise NotDecided("welford over chosen entries")
             return self._moment(number, value, index)
         scores = value if keep is None else choice(keep, value, -INFINITY)
-        greatest = extremum("max", scores, index)
+        greatest = index.extremum("max", scores)
         if number == 0:  # of a maximum, or the shift of a softmax
             return greatest
         weight = exponential(self._domain.sub(scores, greatest))
         if number == 2:
             weight = self._domain.mul(weight, self._value(block, statement.operands[1], inner))
-        return summed(weight, index)
+        return index.summed(weight)
 
-    def _moment(self, number: int, value: Formula, index: Position) -> Formula:
+    def _moment(self, number: int, value: Formula, index: Digits) -> Formula:
         """Number, mean, or sum of squared differences from the mean."""
-        count, total = number_of(index.size), summed(value, index)
+        count, total = number_of(index.size), index.summed(value)
         mean = self._domain.div(total, count)
-        return (count, mean, summed(self._domain.mul(value, value), index) - self._domain.mul(total, mean))[number]
+        return (count, mean, index.summed(self._domain.mul(value, value)) - self._domain.mul(total, mean))[number]
 
 
 def _kind(dtype: DataType) -> DataType:

@@ -12,25 +12,27 @@ compiled. What it does not prove need not be wrong.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from mugraph.blocks.block import Block, Kernel
-from mugraph.blocks.statements import InvalidBlock, Store, statement_indices
+from mugraph.blocks.statements import InvalidBlock, Store
 from mugraph.blocks.validity import check_kernel
 from mugraph.domains.base import Unsupported
 from mugraph.terms.equations import quotient
 from mugraph.terms.shape import Dim, ShapeError, SymDim, Undecided
 from mugraph.terms.term import AttrValue, walk
 from rules_db.trust.formulas.bodies import BodyMeaning, digits
-from rules_db.trust.formulas.formula import same
-from rules_db.trust.formulas.graphs import GraphMeaning, address
-from rules_db.trust.formulas.places import NotDecided, Position, is_natural
+from rules_db.trust.formulas.formula import Cuts, Digits, same
+from rules_db.trust.formulas.graphs import GraphMeaning, address, divisors
+from rules_db.trust.formulas.places import NotDecided, is_natural
 
 __all__ = ["why_not_proved"]
 
 _MOST_FACTORS, _MOST_SUMMANDS = 16, 64
 _MOST_STATEMENTS, _MOST_OPERATORS = 256, 1024
+_LEAST_CUTS = 2
+"""Digits of a bound variable that are told apart by its quotients alone: of more, what a condition says of one is lost."""
 
 
 @lru_cache(maxsize=1 << 12)
@@ -45,9 +47,10 @@ def why_not_proved(kernel: Kernel) -> str | None:
 
 def _difference(kernel: Kernel) -> str | None:
     _refuse_large(kernel)
-    names = (f"i{number}" for number in itertools.count())
-    body = BodyMeaning(kernel.body, {tensor.name: tensor.type for tensor in kernel.inputs}, names)
-    graph = GraphMeaning(kernel, names)
+    names = (f"i{number}:" for number in itertools.count())  # without the bar that those of axes have
+    cuts = _cuts_of_loops(kernel)
+    body = BodyMeaning(kernel.body, {tensor.name: tensor.type for tensor in kernel.inputs}, names, cuts)
+    graph = GraphMeaning(kernel, names, cuts)
     for tensor, root in zip(kernel.outputs, body.roots, strict=True):
         if body.type_of(root) != tensor.type:
             return f"{tensor.name} is {tensor.type}, the body {body.type_of(root)}"
@@ -87,23 +90,26 @@ def _stored(store: Store) -> tuple[str, ...]:
 
 def _refined(block: Block, axis: str) -> Dim:
     """An axis as a number of digits, those by which its views and conditions read it: every place of it has its own digits."""
+    return Digits.of(f"{axis}/", block.sizes[axis], {block.sizes[axis]: _cuts(block.sizes[axis], divisors(block, axis))}).place
+
+
+def _cuts_of_loops(kernel: Kernel) -> Cuts:
+    """The digits of variables that are bound, on both sides: of each size those by which an axis of it is read."""
+    wanted: dict[Dim, list[Dim]] = {}
+    for block in kernel.blocks:
+        for axis, size in block.axes:
+            wanted.setdefault(size, []).extend(divisors(block, axis))
+    return {size: cuts for size, by in wanted.items() if len(cuts := _cuts(size, by)) > _LEAST_CUTS}
+
+
+def _cuts(size: Dim, wanted: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The values of the digits of an axis: those of its divisors of which each divides the next."""
     cuts: list[Dim] = [1]
-    size = block.sizes[axis]
-    wanted: list[Dim] = []
-    for statement in block.statements:
-        for index in statement_indices(statement):
-            if index.axis == axis and index.shift == 0:
-                wanted += [index.divide, *([] if index.modulo is None else [index.divide * index.modulo])]
     for cut in sorted(set(wanted), key=_weight):
         between, above = quotient(cut, cuts[-1]), quotient(size, cut)
         if between is not None and above is not None and between != 1 and above != 1 and is_natural(between - 1):
             cuts.append(cut)
-    total: Dim = 0
-    for cut, following in zip(cuts, [*cuts[1:], size], strict=True):
-        length = quotient(following, cut)
-        assert length is not None
-        total = total + cut * Position(f"{axis}/{cut}", length).place
-    return total
+    return tuple(cuts)
 
 
 def _weight(dim: Dim) -> tuple[int, int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType
 from mugraph.terms.term import Term, make_attrs, walk
 from mugraph.terms.text import parse_term, parse_type
-from rewriter.cost import DEVICES, CostModel, ProfileStore
+from rewriter.cost import DEVICES, CostModel, ProfileStore, roofline
 from rewriter.cost.roofline import node_microseconds
 from tests.support.graphs import Builder
 from tools.ship.probe import Probe, probes
@@ -168,3 +169,12 @@ def test_narrow_groups_cost_a_processor_whole_blocks(
 
     assert conv(narrow[0]) / conv(wide[0]) == pytest.approx(narrow[1] / wide[1], rel=0.25)
     assert conv(wide[0] // 2) > 1.7 * conv(wide[0]), "beyond a block there are only more zeros"
+
+
+def test_the_same_node_is_priced_once_of_each_device() -> None:
+    """Layers ask the same, and each opinion of prices; a device of other peaks is another one."""
+    operands = half("512,512", "512,512")
+    first, asked = price("MatMul", operands), roofline._node_microseconds.cache_info()
+    assert price("MatMul", operands) == first and roofline._node_microseconds.cache_info().misses == asked.misses
+    slow = replace(H200, peaks={dtype: peak / 1000 for dtype, peak in H200.peaks.items()})
+    assert node_microseconds(slow, "MatMul", make_attrs({}), operands) > 10 * first

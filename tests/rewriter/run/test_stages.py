@@ -39,9 +39,10 @@ from rewriter.run.workbench import Workbench, open_workbench
 from rewriter.run.writing import write
 from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
+from rewriter.search.ranges import read_by_guards
 from rules_db.exchange import format_rule
 from tests.support.graphs import rule
-from tests.support.runs import FASTER, SAME, ops, workbench
+from tests.support.runs import FASTER, SAME, block, ops, workbench
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -130,6 +131,14 @@ def test_without_a_budget_nothing_is_opened(source: Path, own_cache: Path) -> No
     with workbench(source, rules="no such.rules", cache=source, budget=0) as bench:  # type: ignore[arg-type]
         assert not bench.rules and bench.store.verdict("opened") is None and not bench.kernels.can_be_used
     assert not own_cache.exists()
+
+
+def test_weights_are_looked_at_beside_the_rules(tmp_path: Path) -> None:
+    with workbench(block(tmp_path / "block.onnx"), RULES) as bench:
+        wanted = read_by_guards(bench.task.model.graph)
+        assert bench.background.is_quiet(30) and len(wanted) > 4
+        for value, constant in wanted.items():
+            assert bench.constants.of(value, replace(constant, load=lambda: pytest.fail("read again")))
 
 
 def test_what_was_measured_is_kept_however_a_run_ends(source: Path, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_type
 from rewriter.search.match import NoMatch
-from rewriter.search.ranges import Assumption, RangeOracle
+from rewriter.search.ranges import Assumption, ConstantRanges, RangeOracle, read_by_guards
 from tests.support.graphs import UNGUARD, Builder, applied, apply_match, matches_of, ops, rule
 
 
@@ -208,6 +210,66 @@ def test_a_mask_that_is_computed_of_positions_for_a_batch_is_causal(batch: int, 
     oracle = RangeOracle({}, fold=lambda value: pytest.fail("the whole batch is looked at") if batch > 2 else None)
     (after,) = (apply_match(m, graph, oracle) for m in matches_of(graph, CAUSAL) if dict(m.variables)["X"] == scores)
     assert isinstance(after, NoMatch) and "causal(M)" in after.reason if change else isinstance(after, Graph)
+
+
+@pytest.mark.parametrize("room", [1 << 24, 0])
+def test_what_depends_on_constants_alone_is_computed_once(room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guards ask of one table at each place of each rule, and without each assumption again; not if there is no room."""
+    monkeypatch.setattr("rewriter.search.ranges._KEPT_ENTRIES", room)
+    b = Builder()
+    angles = np.arange(6, dtype=np.float32).reshape(2, 3)
+    turned = b.op("Transpose", b.constant(angles), perm=(1, 0))
+    table = b.op("Cos", turned)
+    graph, folded = b.graph(b.op("Mul", b.input("[3,2]"), table)), list[int]()
+
+    def fold(value: int) -> np.ndarray:
+        folded.append(value)
+        return angles.T
+
+    oracle = RangeOracle({}, fold=fold)
+    for each in (oracle, oracle, *oracle.lesser.values()):
+        entries = each.value(graph, table)
+        assert entries is not None and np.array_equal(entries, np.cos(angles.T.astype(np.float64)).astype(np.float32))
+    assert folded == [turned] * (1 if room else 4)
+
+
+def test_a_constant_is_read_once_whichever_thread_asks_first() -> None:
+    """One reads ahead, another searches: who comes later waits."""
+    ranges, reads, both = ConstantRanges(), list[str](), threading.Barrier(2)
+    type_ = TensorType(DataType.FLOAT, (2,))
+
+    def load() -> np.ndarray:
+        reads.append("read")
+        both.wait(30)
+        return np.array([-1, 3], np.float32)
+
+    def lost() -> np.ndarray:
+        reads.append("lost")
+        raise KeyboardInterrupt
+
+    constants = {1: Constant(type_, load), 2: Constant(type_, lost), 3: Constant(type_, lambda: pytest.fail("not wanted"))}
+    wanted = iter([True, True, False])
+    with ThreadPoolExecutor(1) as ahead:
+        reading = ahead.submit(ranges.read, {1: constants[1]}, lambda: True)
+        both.wait(30)
+        assert (ranges.of(1, constants[1]).lo, ranges.of(1, constants[1]).hi) == (-1, 3) and reads == ["read"]
+        reading.result()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            ranges.of(2, constants[2])
+    assert reads == ["read", "lost", "lost"], "an interrupt is not kept for who asks later"
+    ranges.read({1: constants[1], 4: Constant.of(np.ones(2, np.float32), type_), 3: constants[3]}, lambda: next(wanted))
+    oracle = RangeOracle({}, constants=ranges)
+    assert all(each._of_constants is ranges for each in oracle.lesser.values())
+
+
+@pytest.mark.parametrize("is_guarded", [True, False])
+def test_weights_are_read_ahead_where_a_softmax_is_guarded(is_guarded: bool) -> None:
+    b = Builder()
+    weight, zero = b.weight(4, 4), b.constant(np.zeros((), np.float32))
+    soft = b.op("Softmax", b.op("MatMul", b.input("[2,4]"), weight), axis=-1)
+    graph = b.graph(b.op("Where", b.op("IsNaN", soft), zero, soft) if is_guarded else b.op("Add", soft, zero))
+    assert set(read_by_guards(graph)) == ({weight, zero} if is_guarded else set())
 
 
 @pytest.mark.parametrize("change", ["", "not square", "an input", "too small", "turned"])

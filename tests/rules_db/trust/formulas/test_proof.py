@@ -69,6 +69,26 @@ def rotated(m: Dim, h: Dim) -> Kernel:
     return kernel_of_terms("rotated", inputs, {"y": text})
 
 
+def _partly(x: str, h: Dim) -> str:
+    """The first half of the entries of a row rotated, the other as it is (Phi, GPT-NeoX)."""
+    parts, halves = f"Split[axis=-1,sizes=({2 * h},{2 * h})]", f"Split[axis=-1,sizes=({h},{h})]"
+    first = f"{parts}.0({x})"
+    turned = f"Concat[axis=-1](Neg({halves}.1({first})), {halves}.0({first}))"
+    return f"Concat[axis=-1](Add(Mul({first}, c), Mul({turned}, s)), {parts}.1({x}))"
+
+
+def partly_rotated(m: Dim, h: Dim) -> Kernel:
+    inputs = {"x": tensor(F32, m, 4 * h), "c": tensor(F32, m, 2 * h), "s": tensor(F32, m, 2 * h)}
+    return kernel_of_terms("partly", inputs, {"y": _partly("x", h)})
+
+
+def partly_rotated_scores(m: Dim, h: Dim) -> Kernel:
+    """The product runs over entries of which each part is computed in another way."""
+    inputs = {name: tensor(F32, m, width * h) for name, width in (("q", 4), ("k", 4), ("c", 2), ("s", 2))}
+    text = f"MatMul({_partly('q', h)}, Transpose[perm=(1,0)]({_partly('k', h)}))"
+    return kernel_of_terms("scores", inputs, {"y": text})
+
+
 PROVED: dict[str, Callable[[], Kernel]] = {
     "two results": lambda: skip_layer_norm(A, B, C),
     "gelu": lambda: bias_gelu(A, B),
@@ -85,6 +105,8 @@ PROVED: dict[str, Callable[[], Kernel]] = {
     "shared keys": lambda: shared_keys(A, B, 4),
     "joined rows": lambda: joined_rows(A, 3, 4),
     "rotated": lambda: rotated(A, B),
+    "partly rotated": lambda: partly_rotated(A, B),
+    "product of what is partly rotated": lambda: partly_rotated_scores(A, B),
     "two blocks": two_blocks,
 }
 
@@ -229,6 +251,20 @@ def with_other_heads(block: Block, statement: Statement) -> Statement:
     return statement
 
 
+def without_offsets(block: Block, statement: Statement) -> Statement:
+    """What is read from an entry on is read from the first one on."""
+    if not isinstance(statement, Load):
+        return statement
+    moved = (replace(f, index=replace(f.index, offset=0)) if f.index.offset != 0 else f for f in statement.view)
+    return replace(statement, view=tuple(moved))
+
+
+def with_tables_exchanged(block: Block, statement: Statement) -> Statement:
+    other = {"c": "s", "s": "c"}
+    is_table = isinstance(statement, Load) and statement.tensor in other
+    return replace(statement, tensor=other[statement.tensor]) if is_table else statement
+
+
 @pytest.mark.parametrize(
     ("kernel", "change"),
     [
@@ -240,6 +276,12 @@ def with_other_heads(block: Block, statement: Statement) -> Statement:
         (lambda: heads_attention(A, B, C, 3, 4), with_other_heads),
         (lambda: joined_rows(A, 3, 4), with_offset),
         (lambda: rotated(A, B), with_offset),
+        (lambda: partly_rotated(A, B), with_offset),
+        (lambda: partly_rotated(A, B), without_offsets),
+        (lambda: partly_rotated(A, B), with_tables_exchanged),
+        (lambda: partly_rotated_scores(A, B), with_offset),
+        (lambda: partly_rotated_scores(A, B), without_offsets),
+        (lambda: partly_rotated_scores(A, B), with_tables_exchanged),
     ],
 )
 def test_wrong_statements_are_not_proved(kernel: Callable[[], Kernel], change: Callable[[Block, Statement], Statement]) -> None:
