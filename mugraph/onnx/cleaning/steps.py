@@ -58,10 +58,12 @@ class Depth(IntEnum):
     NUMBERS = 2
     """All constants are computed, and convolutions absorb some."""
     SYMBOLS = 3
-    """Sizes that only a run tells have names."""
+    """Sizes that only a run tells have names, each its own."""
+    EQUALITIES = 4
+    """Sizes that are known to be equal have one name."""
 
 
-def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.SYMBOLS) -> Cleaned | None:
+def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.EQUALITIES) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
     Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file
@@ -83,7 +85,7 @@ def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.SYMBOLS) -> Cle
             if after == before:
                 return None
             if depth > Depth.NUMBERS:
-                declare_sizes(clean_model, before.size - after.size)
+                declare_sizes(clean_model, before.size - after.size, equal=depth >= Depth.EQUALITIES)
             return Cleaned(clean_model, before.nodes, after.nodes)
     return None
 

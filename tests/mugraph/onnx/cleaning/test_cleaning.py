@@ -298,6 +298,22 @@ def test_a_transposed_convolution_absorbs_its_bias(bias: tuple[int, ...], sums: 
     assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
 
 
+def test_a_transposed_convolution_leaves_its_bias_before_a_normalisation() -> None:
+    """Once nothing is between the two, onnxruntime makes one of them, and rounds otherwise."""
+    proto = parse_model(
+        f"{HEAD} g (float[1,4,8,6] x) => (float[1,6,16,12] y) {{ transposed = ConvTranspose<strides = [2, 2]>(x, w) "
+        "b = Add(transposed, offset) n = BatchNormalization(b, s, s, p, s) z = Identity(n) y = Relu(z) }"
+    )
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.abs(GENERATOR.standard_normal(shape)).astype(np.float32), name)
+        for name, shape in (("w", (4, 6, 2, 2)), ("offset", (6, 1, 1)), ("s", (6,)), ("p", (6,)))
+    )
+    written = cleaned(proto)
+    assert ops(written) == Counter(["ConvTranspose", "Add", "BatchNormalization", "Relu"])
+    x = {"x": GENERATOR.standard_normal((1, 4, 8, 6)).astype(np.float32)}
+    assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+
+
 @pytest.mark.parametrize(
     ("body", "found"),
     [

@@ -51,7 +51,7 @@ def test_less_deep_or_with_known_sizes_nothing_is_named() -> None:
 def test_no_more_is_named_than_there_is_room_for(room: int, wanted: list[str]) -> None:
     model = load(convolutions())
     size = model.proto.ByteSize()
-    declare_sizes(model, room)
+    declare_sizes(model, room, equal=False)
     assert declared(model.proto) == wanted and model.proto.ByteSize() <= size + room
 
 
@@ -59,5 +59,40 @@ def test_what_the_file_declares_stays() -> None:
     proto = convolutions()
     proto.graph.value_info.append(onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, [1, 3, "p", "q"]))
     model = load(proto)
-    declare_sizes(model, 1000)
+    declare_sizes(model, 1000, equal=False)
     assert declared(model.proto) == ["a", "d"] and model.proto.graph.value_info[0] == proto.graph.value_info[0]
+
+
+RESHAPED = """<ir_version: 8, opset_import: ["" : 17]> g (float[N,4,6] x, float[N,4,6] z) => (float[N,24] y, float[s,8] w)
+    <int64[2] rows = {-1, 24}, int64[2] short = {-1, 8}, int64[2] known = {-1, 6}, float[2,3] k = {1, 2, 3, 4, 5, 6}> {
+    a = Reshape(x, rows) b = Exp(a) c = Reshape(z, short) d = Reshape(x, short) e = Add(c, d) f = Reshape(b, rows) y = Add(f, a)
+    w = Exp(e) g = Reshape(k, known) }"""
+
+
+def names_of_sizes(*, equal: bool) -> dict[str, object]:
+    """What the first dimension of each value is called whose type is declared."""
+    model = load(parse_model(RESHAPED))
+    declare_sizes(model, 1000, equal=equal)
+    onnx.checker.check_model(model.proto, full_check=True)
+    dims = {value.name: value.type.tensor_type.shape.dim[0] for value in model.proto.graph.value_info}
+    return {name: dim.dim_param or dim.dim_value for name, dim in dims.items()}
+
+
+def test_sizes_that_are_known_to_be_equal_have_one_name() -> None:
+    """That of the file where it has one; else a short one that the file does not use for another size."""
+    named = names_of_sizes(equal=True)
+    assert named["a"] == named["f"] == "N"
+    assert named["c"] == named["d"] and named["c"] not in ("N", "s", "")
+    apart = names_of_sizes(equal=False)
+    assert len({apart["a"], apart["f"], apart["c"], apart["d"], "N", "s"}) == 6
+
+
+def test_where_equal_names_make_another_rounding_each_size_has_its_own_next() -> None:
+    """Less deep steps come one after the other: those of a depth include the ones below it."""
+    proto = convolutions()
+    proto.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "H"
+    deep, plainer = (clean(load(proto), computed, depth) for depth in (Depth.EQUALITIES, Depth.SYMBOLS))
+    assert deep is not None and plainer is not None
+    for result, names in ((deep, 2), (plainer, 4)):
+        sizes = [dim.dim_param for v in result.model.proto.graph.value_info for dim in v.type.tensor_type.shape.dim[2:]]
+        assert len(set(sizes)) == names and all(sizes)
