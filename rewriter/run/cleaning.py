@@ -15,7 +15,7 @@ import onnx
 
 from mugraph.deadline import heed
 from mugraph.onnx import Model, open_in
-from mugraph.onnx.cleaning import Depth, clean
+from mugraph.onnx.cleaning import Depth, SizeNames, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs, without_false_claims
 from rewriter.run.background import Presumption
@@ -50,13 +50,19 @@ class Idle(Unclean):
 
 
 _RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tried"
+_STEPS = (
+    *((depth, names) for depth in reversed(Depth) for names in (SizeNames.SHARED, SizeNames.OWN)),
+    *((depth, SizeNames.NONE) for depth in reversed(Depth)),
+)
+"""How a model is cleaned up, and then, as long as a byte of its outputs differs: without names for sizes it may take twice as
+long to load."""
 _OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384)
 """Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule, and
 a moment or a second of sound."""
 
 
 def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, Presumption]]:
-    """A task with a clean model, and then with models in which fewer constants are computed; none where nothing is to be done.
+    """A task with a clean model, and then with models of which a runtime knows less; none where nothing is to be done.
 
     Both models of each run in onnxruntime on the CPU with its optimisers, as a user runs them, on the inputs that candidates are
     compared on, by a function that comes with the task: the next one counts only where that raises :class:`Unclean`.
@@ -65,21 +71,22 @@ def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, 
         folder: for the files of the clean models.
         until: the instant of :func:`time.monotonic` after which no further inputs are compared, once some were.
     """
-    tried: onnx.ModelProto | None = None
+    tried: list[onnx.ModelProto] = []
     evaluate = computed_as_read if task.target.run_on == "cpu" else computed
-    for depth in reversed(Depth):
-        cleaned = clean(task.model, evaluate, depth)
+    original = _Original(task.model)
+    for depth, names in _STEPS:
+        cleaned = clean(task.model, evaluate, depth, names)
         if cleaned is None:
             return
-        if tried == cleaned.model.proto:
+        if cleaned.model.proto in tried:
             continue
-        tried = cleaned.model.proto
-        (place := folder / depth.name.lower()).mkdir(parents=True)
+        tried.append(cleaned.model.proto)
+        (place := folder / f"{depth.name}-{names.name}".lower()).mkdir(parents=True)
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         sizes = _sizes(task, cleaned.model)
         yield (
             replace(task, model=cleaned.model, cleaned=cleaned, written=path, sizes=sizes),
-            partial(_compare, task, cleaned.model, path, until),
+            partial(_compare, task, original, cleaned.model, path, until),
         )
 
 
@@ -154,19 +161,45 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     return sizes
 
 
-def _compare(task: Task, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
+class _Original:
+    """The model that came: a session of it and its outputs, which are needed once more where a clean model differs."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._session: Session | None = None
+        self._outputs: dict[int, list[np.ndarray] | None] = {}
+
+    def open(self) -> None:
+        """Makes the session, if there is none. Raises RuntimeFailure."""
+        if self._session is None:
+            self._session = session_as_it_came(self._model)
+
+    def run(self, number: int, feed: Feed) -> list[np.ndarray] | None:
+        """The outputs on inputs, which have a number; ``None`` where it does not run on them. The session is open."""
+        if number not in self._outputs:
+            assert self._session is not None
+            self._outputs[number] = _run(self._session, feed)
+        return self._outputs[number]
+
+    def close(self) -> None:
+        """Frees both."""
+        self._session, self._outputs = None, {}
+
+
+def _compare(task: Task, original: _Original, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
     """Runs a model and the file of a clean one. Raises Unclean where their outputs are not known to be the same."""
     compared = False
     try:
         with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
-            opening = beside.submit(copy_context().run, session_as_it_came, task.model)
+            opening = beside.submit(copy_context().run, original.open)
             open_elsewhere_first(task.model, cleaned, "cpu")
             after = new_session(cleaned, spinning=False)
-            before = opening.result()
-            for feed in _feeds(task):
+            opening.result()
+            for number, feed in enumerate(_feeds(task)):
                 if not is_wanted():
+                    original.close()
                     raise Unclean("nobody waited until outputs were compared")
-                same = _same(beside.submit(_run, before, feed), _run(after, feed))
+                same = _same(beside.submit(original.run, number, feed), _run(after, feed))
                 if same is False:
                     raise Unclean("an output would not be the same bit for bit")
                 compared |= bool(same)
@@ -176,6 +209,7 @@ def _compare(task: Task, model: Model, cleaned: Path, until: float, is_wanted: C
             raise Unclean(fused)
     except RuntimeFailure as problem:
         raise Unclean(f"onnxruntime refuses it ({problem})") from None
+    original.close()
     if not compared:
         raise Idle(_RUNS_ON_NONE)
 

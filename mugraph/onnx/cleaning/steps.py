@@ -22,7 +22,7 @@ from mugraph.onnx.scopes import graphs_within, rename
 from mugraph.onnx.understand import ModelOperators
 from mugraph.onnx.weights import Weights, is_stored
 
-__all__ = ["Cleaned", "Depth", "clean"]
+__all__ = ["Cleaned", "Depth", "SizeNames", "clean"]
 
 _ROUNDS = 4
 """Most rounds: an If that is decided in one may show constants to the next."""
@@ -57,13 +57,20 @@ class Depth(IntEnum):
     """Integers and truth values are computed, too, and nodes that move data are joined."""
     NUMBERS = 2
     """All constants are computed, and convolutions absorb some."""
-    SYMBOLS = 3
-    """Sizes that only a run tells have names, each its own."""
-    EQUALITIES = 4
-    """Sizes that are known to be equal have one name."""
 
 
-def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.EQUALITIES) -> Cleaned | None:
+class SizeNames(IntEnum):
+    """What sizes are called that only a run tells: a runtime may fuse more where it knows of them, which rounds otherwise."""
+
+    NONE = 0
+    """Nothing."""
+    OWN = 1
+    """Each has a name of its own."""
+    SHARED = 2
+    """Those that are known to be equal have one name."""
+
+
+def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS, names: SizeNames = SizeNames.SHARED) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
     Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file
@@ -84,8 +91,8 @@ def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.EQUALITIES) -> 
         if after.size <= before.size:
             if after == before:
                 return None
-            if depth > Depth.NUMBERS:
-                declare_sizes(clean_model, before.size - after.size, equal=depth >= Depth.EQUALITIES)
+            if names > SizeNames.NONE:
+                declare_sizes(clean_model, before.size - after.size, equal=names == SizeNames.SHARED)
             return Cleaned(clean_model, before.nodes, after.nodes)
     return None
 

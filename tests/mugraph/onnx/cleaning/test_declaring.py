@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 from mugraph.onnx import load
-from mugraph.onnx.cleaning import Depth, clean
+from mugraph.onnx.cleaning import Depth, SizeNames, clean
 from mugraph.onnx.cleaning.declaring import declare_sizes
 from rewriter.run.cleaning import computed
 
@@ -40,9 +40,11 @@ def test_sizes_are_named_where_they_are_new() -> None:
     assert len({*first, *second}) == 4 and all((*first, *second))
 
 
-def test_less_deep_or_with_known_sizes_nothing_is_named() -> None:
-    result = clean(load(convolutions()), computed, Depth.NUMBERS)
+def test_nothing_is_named_without_names_or_with_known_sizes() -> None:
+    result = clean(load(convolutions()), computed, names=SizeNames.NONE)
     assert result is not None and declared(result.model.proto) == []
+    plain = clean(load(convolutions()), computed, Depth.PLAIN)
+    assert plain is not None and declared(plain.model.proto) == ["a", "d"]
     static = clean(load(convolutions(CONVOLUTIONS.replace("H,W", "9,9"))), computed)
     assert static is not None and declared(static.model.proto) == []
 
@@ -87,11 +89,10 @@ def test_sizes_that_are_known_to_be_equal_have_one_name() -> None:
     assert len({apart["a"], apart["f"], apart["c"], apart["d"], "N", "s"}) == 6
 
 
-def test_where_equal_names_make_another_rounding_each_size_has_its_own_next() -> None:
-    """Less deep steps come one after the other: those of a depth include the ones below it."""
+def test_a_size_shares_its_name_or_has_its_own() -> None:
     proto = convolutions()
     proto.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "H"
-    deep, plainer = (clean(load(proto), computed, depth) for depth in (Depth.EQUALITIES, Depth.SYMBOLS))
+    deep, plainer = (clean(load(proto), computed, names=names) for names in (SizeNames.SHARED, SizeNames.OWN))
     assert deep is not None and plainer is not None
     for result, names in ((deep, 2), (plainer, 4)):
         sizes = [dim.dim_param for v in result.model.proto.graph.value_info for dim in v.type.tensor_type.shape.dim[2:]]
