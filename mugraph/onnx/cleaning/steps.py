@@ -25,7 +25,7 @@ from mugraph.onnx.weights import Weights, is_stored
 __all__ = ["Cleaned", "Depth", "SizeNames", "clean"]
 
 _ROUNDS = 4
-"""Most rounds: an If that is decided in one may show constants to the next."""
+"""Most rounds: an If that is decided in one may show constants to the next, and so may a Reshape that is told its sizes."""
 
 _SLACK = 1 << 10
 """Bytes by which a computed constant may be larger than what it replaces, as long as the file as a whole is not."""
@@ -102,11 +102,24 @@ def _rounds(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> Model
     decided = len(model.taken)
     result = reread(model, _round(model, evaluate, depth, slack))
     for _ in range(_ROUNDS - 1):
-        if not decided and not result.taken:
+        if not decided and not result.taken and not _knows_more(result):
             break
-        decided = len(result.taken)
+        decided, before = len(result.taken), result.proto
         result = reread(model, _round(result, evaluate, depth, slack))
+        if result.proto == before:
+            break
     return result
+
+
+def _knows_more(model: Model) -> bool:
+    """Whether a reading knows what a node gives: behind an LSTM onnx sees sizes once those before it are told."""
+    tables = model.tables
+    return any(
+        tables.small_constant(value) is not None
+        for node in model.proto.graph.node
+        for name in node.output
+        if (value := model.values.get(name)) is not None and value in tables.constants
+    )
 
 
 def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelProto:
