@@ -295,16 +295,16 @@ def test_a_transpose_that_moves_no_entry_is_one_of_reshapes_in_a_row(inputs: str
 
 
 def test_what_is_known_once_sizes_are_told_is_computed() -> None:
-    """Onnx does not see the batch of the LSTM before the Reshape tells it."""
-    proto = parse_model(f"""{HEAD}
-        g (float[N,3,8] x) => (float[r,1,b,2] y)
-        <int64[1] first = {{0}}, int64[1] second = {{1}}, int64[1] third = {{2}}, int64[2] rest = {{1, 8}}> {{
-            s = Shape(x) n = Gather(s, first) c = Gather(s, second) rows = Mul(n, c) sizes = Concat<axis = 0>(rows, rest)
+    """Onnx does not see the batch of an LSTM of such an opset before the Reshape tells it."""
+    proto = parse_model("""<ir_version: 8, opset_import: ["" : 11]>
+        g (float[N,3,8] x) => (float[r,1,b,2] y) <int64[1] one = {1}, int64 first = {0}, int64 second = {1}, int64 third = {2}> {
+            s = Shape(x) n = Gather(s, first) c = Gather(s, second) d = Gather(s, third) e = Mul(c, d)
+            rows = Unsqueeze<axes = [0]>(n) entries = Unsqueeze<axes = [0]>(e) sizes = Concat<axis = 0>(rows, one, entries)
             a = Reshape(x, sizes) l = LSTM<hidden_size = 2>(a, w, r) m = Shape(l) batch = Gather(m, third)
-            factor = Cast<to = 1>(batch) y = Mul(l, factor) }}""")
+            factor = Cast<to = 1>(batch) y = Mul(l, factor) }""")
     proto.graph.initializer.extend(
         numpy_helper.from_array(GENERATOR.standard_normal(shape).astype(np.float32), name)
-        for name, shape in (("w", (1, 8, 8)), ("r", (1, 8, 2)))
+        for name, shape in (("w", (1, 8, 24)), ("r", (1, 8, 2)))
     )
     written = cleaned(proto)
     assert ops(written) == Counter(["Reshape", "LSTM"])
