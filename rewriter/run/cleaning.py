@@ -15,7 +15,7 @@ import onnx
 
 from mugraph.deadline import heed
 from mugraph.onnx import Model, open_in
-from mugraph.onnx.cleaning import Depth, SizeNames, clean
+from mugraph.onnx.cleaning import Cleaned, Depth, SizeNames, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs, without_false_claims
 from rewriter.run.background import Presumption
@@ -51,8 +51,13 @@ class Idle(Unclean):
 
 _RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tried"
 _STEPS = (
-    *((depth, names) for depth in reversed(Depth) for names in (SizeNames.SHARED, SizeNames.OWN)),
-    *((depth, SizeNames.NONE) for depth in reversed(Depth)),
+    (Depth.NUMBERS, SizeNames.SHARED),
+    (Depth.NUMBERS, SizeNames.OWN),
+    (Depth.NUMBERS, SizeNames.NONE),
+    (Depth.SIZES, SizeNames.SHARED),
+    (Depth.SIZES, SizeNames.NONE),
+    (Depth.PLAIN, SizeNames.SHARED),
+    (Depth.PLAIN, SizeNames.NONE),
 )
 """How a model is cleaned up, and then, as long as a byte of its outputs differs: without names for sizes it may take twice as
 long to load."""
@@ -73,11 +78,14 @@ def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, 
     """
     tried: list[onnx.ModelProto] = []
     evaluate = computed_as_read if task.target.run_on == "cpu" else computed
-    original = _Original(task.model)
+    original, unnamed = _Original(task.model), dict[Depth, Cleaned | None]()
     for depth, names in _STEPS:
-        cleaned = clean(task.model, evaluate, depth, names)
-        if cleaned is None:
+        if depth not in unnamed:
+            unnamed[depth] = clean(task.model, evaluate, depth)
+        without = unnamed[depth]
+        if without is None:
             return
+        cleaned = without.with_names(names)
         if cleaned.model.proto in tried:
             continue
         tried.append(cleaned.model.proto)

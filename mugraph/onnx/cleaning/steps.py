@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from onnx import ModelProto
@@ -34,20 +34,6 @@ _INITIALIZERS_FROM_IR = 4
 """The first IR version whose initializers need not be inputs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """A model without what no run needs.
-
-    Attributes:
-        model: as if it had been read from a file of its own; its weights are where they were.
-        nodes_before, nodes_after: of the main graph and all bodies.
-    """
-
-    model: Model
-    nodes_before: int
-    nodes_after: int
-
-
 class Depth(IntEnum):
     """How far cleaning goes: of what is computed beforehand a runtime may make other kernels, which round otherwise."""
 
@@ -70,6 +56,32 @@ class SizeNames(IntEnum):
     """Those that are known to be equal have one name."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A model without what no run needs.
+
+    Attributes:
+        model: as if it had been read from a file of its own; its weights are where they were.
+        nodes_before, nodes_after: of the main graph and all bodies.
+        room: bytes that types of values may take.
+    """
+
+    model: Model
+    nodes_before: int
+    nodes_after: int
+    room: int
+
+    def with_names(self, names: SizeNames) -> Cleaned:
+        """The same, with names for sizes; of a model that has none."""
+        if names == SizeNames.NONE:
+            return self
+        proto = ModelProto()
+        proto.CopyFrom(self.model.proto)
+        model = replace(self.model, proto=proto)
+        declare_sizes(model, self.room, equal=names == SizeNames.SHARED)
+        return replace(self, model=model)
+
+
 def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS, names: SizeNames = SizeNames.SHARED) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
@@ -77,7 +89,7 @@ def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS, names:
     does not grow by it and the node is none of quantisation. Identities go, equal nodes that draw no random numbers become one,
     and Ifs whose condition is known become their branch, also within bodies. What no output needs goes. Functions of the model
     are left as they are, as are models with training information. What the file has become smaller by is there for types of
-    values.
+    values (:meth:`Cleaned.with_names`).
 
     Args:
         evaluate: computes what is constant.
@@ -91,9 +103,7 @@ def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS, names:
         if after.size <= before.size:
             if after == before:
                 return None
-            if names > SizeNames.NONE:
-                declare_sizes(clean_model, before.size - after.size, equal=names == SizeNames.SHARED)
-            return Cleaned(clean_model, before.nodes, after.nodes)
+            return Cleaned(clean_model, before.nodes, after.nodes, before.size - after.size)
     return None
 
 

@@ -27,26 +27,30 @@ def convolutions(text: str = CONVOLUTIONS) -> onnx.ModelProto:
     return proto
 
 
+def named(proto: onnx.ModelProto, names: SizeNames, depth: Depth = Depth.NUMBERS) -> onnx.ModelProto:
+    """A clean model with names for sizes."""
+    result = clean(load(proto), computed, depth)
+    assert result is not None
+    return result.with_names(names).model.proto
+
+
 def declared(proto: onnx.ModelProto) -> list[str]:
     return [value.name for value in proto.graph.value_info]
 
 
 def test_sizes_are_named_where_they_are_new() -> None:
     """What is elementwise has the sizes of its operand, and inputs and outputs have types anyway."""
-    result = clean(load(convolutions()), computed)
-    assert result is not None and declared(result.model.proto) == ["a", "d"]
-    onnx.checker.check_model(result.model.proto, full_check=True)
-    (first, second) = [[dim.dim_param for dim in v.type.tensor_type.shape.dim[2:]] for v in result.model.proto.graph.value_info]
+    written = named(convolutions(), SizeNames.OWN)
+    assert declared(written) == ["a", "d"]
+    onnx.checker.check_model(written, full_check=True)
+    (first, second) = [[dim.dim_param for dim in value.type.tensor_type.shape.dim[2:]] for value in written.graph.value_info]
     assert len({*first, *second}) == 4 and all((*first, *second))
 
 
 def test_nothing_is_named_without_names_or_with_known_sizes() -> None:
-    result = clean(load(convolutions()), computed, names=SizeNames.NONE)
-    assert result is not None and declared(result.model.proto) == []
-    plain = clean(load(convolutions()), computed, Depth.PLAIN)
-    assert plain is not None and declared(plain.model.proto) == ["a", "d"]
-    static = clean(load(convolutions(CONVOLUTIONS.replace("H,W", "9,9"))), computed)
-    assert static is not None and declared(static.model.proto) == []
+    assert declared(named(convolutions(), SizeNames.NONE)) == []
+    assert declared(named(convolutions(), SizeNames.SHARED, Depth.PLAIN)) == ["a", "d"]
+    assert declared(named(convolutions(CONVOLUTIONS.replace("H,W", "9,9")), SizeNames.SHARED)) == []
 
 
 @pytest.mark.parametrize(("room", "wanted"), [(0, []), (60, ["a"]), (1000, ["a", "d"])])
@@ -82,9 +86,9 @@ def names_of_sizes(*, equal: bool) -> dict[str, object]:
 
 def test_sizes_that_are_known_to_be_equal_have_one_name() -> None:
     """That of the file where it has one; else a short one that the file does not use for another size."""
-    named = names_of_sizes(equal=True)
-    assert named["a"] == named["f"] == "N"
-    assert named["c"] == named["d"] and named["c"] not in ("N", "s", "")
+    shared = names_of_sizes(equal=True)
+    assert shared["a"] == shared["f"] == "N"
+    assert shared["c"] == shared["d"] and shared["c"] not in ("N", "s", "")
     apart = names_of_sizes(equal=False)
     assert len({apart["a"], apart["f"], apart["c"], apart["d"], "N", "s"}) == 6
 
@@ -92,8 +96,7 @@ def test_sizes_that_are_known_to_be_equal_have_one_name() -> None:
 def test_a_size_shares_its_name_or_has_its_own() -> None:
     proto = convolutions()
     proto.graph.input[0].type.tensor_type.shape.dim[3].dim_param = "H"
-    deep, plainer = (clean(load(proto), computed, names=names) for names in (SizeNames.SHARED, SizeNames.OWN))
-    assert deep is not None and plainer is not None
-    for result, names in ((deep, 2), (plainer, 4)):
-        sizes = [dim.dim_param for v in result.model.proto.graph.value_info for dim in v.type.tensor_type.shape.dim[2:]]
-        assert len(set(sizes)) == names and all(sizes)
+    for names, count in ((SizeNames.SHARED, 2), (SizeNames.OWN, 4)):
+        types = [value.type.tensor_type for value in named(proto, names).graph.value_info]
+        sizes = [dim.dim_param for type_ in types for dim in type_.shape.dim[2:]]
+        assert len(set(sizes)) == count and all(sizes)
