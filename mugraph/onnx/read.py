@@ -143,7 +143,7 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
     symbols, taken = SymbolValues(), TakenBranches()
 
     def tried(supposed: TakenBranches) -> Mapping[int, str]:
-        reader = _GraphReader(proto, weights, opset, inferred.graph, symbols, supposed)
+        reader = _GraphReader(proto, weights, opset, inferred.graph, symbols, supposed, supposes=True)
         reader.read()
         return reader.ill_typed
 
@@ -170,6 +170,8 @@ class _GraphReader:
         inferred: its main graph after onnx's inference.
         symbols: the symbols that earlier readings learned; those that this one learns are in ``learner``.
         known: the branches that Ifs always take though their condition is not known.
+        supposes: one of these is only tried: of a branch that no run takes a file may declare anything, so that operators are
+            believed where it contradicts them.
 
     Attributes:
         undecided: Ifs that may always take one branch.
@@ -184,13 +186,15 @@ class _GraphReader:
         inferred: GraphProto,
         symbols: SymbolValues,
         known: TakenBranches,
+        *,
+        supposes: bool = False,
     ) -> None:
         self.proto, self.graph, self.weights, self.symbols = proto, proto.graph, weights, symbols
         self.operators = ModelOperators.of(proto, opset)
         self.constants = ConstantReader(weights)
         self.declared = DeclaredTypes(inferred, symbols)
         self.learner = SymbolLearner(symbols, self.declared.fed)
-        self.known = known
+        self.known, self.supposes = known, supposes
         self.needed = set(executed_nodes(self.graph))
         self.undecided: list[UndecidedIf] = []
         self.ill_typed: dict[int, str] = {}
@@ -500,6 +504,8 @@ class _GraphReader:
         """
         declared = self.declared_type(name)
         if declared is None:
+            return
+        if self.supposes and declared.rank != computed.rank:
             return
         if declared.dtype != computed.dtype or same_shape(declared.shape, computed.shape) is False:
             self.contradicted[name] = computed

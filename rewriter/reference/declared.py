@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -17,22 +17,27 @@ from rewriter.runtime_env import RuntimeFailure
 __all__ = ["without_false_claims"]
 
 _Feed = Callable[[], Mapping[str, np.ndarray]]
+_Feeds = Callable[[], Iterable[Mapping[str, np.ndarray]]]
 
 
-def without_false_claims(model: Model, sizes: Mapping[str, Dim], feed: _Feed, provider: str) -> tuple[Model, Sequence[str]]:
+def without_false_claims(
+    model: Model, sizes: Mapping[str, Dim], feed: _Feed, provider: str, *, smaller: _Feeds = tuple
+) -> tuple[Model, Sequence[str]]:
     """A model whose claims (:mod:`mugraph.onnx.claims`) hold in a run, and a line on each that does not.
 
-    Values of the main graph are looked at in a run of the original, those within bodies in an evaluation of it. Where the
-    model does not run on the inputs, nothing is known.
+    Values of the main graph are looked at in a run of the original, those within bodies in an evaluation of it, which takes
+    a minute for a loop over a sentence. Where the model does not run on the inputs, nothing is known.
 
     Args:
         sizes: of the symbols that are known.
         feed: gives the inputs, where it comes to a run.
         provider: to run on.
+        smaller: gives inputs of smaller sizes; the model is evaluated on the first of all these inputs on which it can be.
     """
     lines: list[str] = []
     while claims := claimed(model):
-        false = _false_in_a_run(model, claims, sizes, feed, provider) or _false_in_an_evaluation(model, claims, feed)
+        false = _false_in_a_run(model, claims, sizes, feed, provider)
+        false = false or _false_in_an_evaluation(model, claims, lambda: _with_last(smaller, feed))
         if not false:
             break
         lines += [f"not used: {one}" for one in false]
@@ -56,12 +61,18 @@ def _false_in_a_run(
     return found
 
 
-def _false_in_an_evaluation(model: Model, claims: Iterable[int], feed: _Feed) -> Sequence[FalseClaim]:
+def _with_last(feeds: _Feeds, last: _Feed) -> Iterator[Mapping[str, np.ndarray]]:
+    yield from feeds()
+    yield last()
+
+
+def _false_in_an_evaluation(model: Model, claims: Iterable[int], feeds: _Feeds) -> Sequence[FalseClaim]:
     """The first false one among claims within bodies."""
-    if any(value in model.tables.bodies for value in claims):
+    for feed in feeds() if any(value in model.tables.bodies for value in claims) else ():
         with suppress(NoReference, RuntimeFailure):
             try:
-                reference_run(model, [feed()])
+                reference_run(model, [feed])
             except FalseClaim as problem:
                 return [problem] if problem.name not in model.distrusted else []
+            break
     return []

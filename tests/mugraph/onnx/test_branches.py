@@ -44,8 +44,13 @@ def recurrent(reader: str) -> onnx.ModelProto:
     return proto
 
 
-def test_what_reads_a_result_decides_the_branch() -> None:
+@pytest.mark.parametrize("declared", ["float[a,b,c,d,e] a", "float[1,B,4] a"])
+def test_what_reads_a_result_decides_the_branch(declared: str) -> None:
+    """Also where the file declares a result of the branch that no run takes otherwise than its operator makes it there."""
     proto = recurrent("y = LSTM<hidden_size = 6>(u, w, r)")
+    node = next(node for node in proto.graph.node if node.output[0] == "u")
+    branch = next(attribute.g for attribute in node.attribute if attribute.name == "then_branch")
+    branch.output[0].CopyFrom(parse_model(f"{HEADER} g () => ({declared}) {{ }}").graph.output[0])
     model = load(proto)
     feed = {"x": np.random.default_rng(1).standard_normal((5, 3, 4, 1)).astype(np.float32)}
     given = session(proto.SerializeToString()).run(None, feed)

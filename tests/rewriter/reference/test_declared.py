@@ -70,6 +70,22 @@ def test_a_false_shape_of_what_a_loop_carries_is_not_believed(shape: str, distru
     assert not distrusted or ("a body is fed it of shape" in lines and "'v'" in lines)
 
 
+def test_a_loop_is_evaluated_on_the_smallest_inputs_on_which_it_can_be() -> None:
+    """A model that asks more of its sizes than it says is evaluated on the measured ones."""
+    asked = list[int]()
+
+    def of(trip: int) -> dict[str, np.ndarray]:
+        asked.append(trip)
+        return {"x": np.ones((2, 3), np.float32), "trip": np.array(trip if trip else "none")}
+
+    model = load(parse_model(LOOP % "[6]"))
+    for smaller, wanted in (((1, 2), [1]), ((0, 2), [0, 2]), ((0,), [0, 50])):
+        asked.clear()
+        believed, lines = without_false_claims(model, {}, lambda: of(50), "cpu", smaller=lambda given=smaller: map(of, given))
+        assert believed.distrusted == {"v"} and len(lines) == 1
+        assert asked[: len(wanted)] == wanted and 50 not in asked[: len(wanted) - 1]
+
+
 @pytest.mark.parametrize(
     ("text", "is_said"),
     [(FOREIGN % "", True), (FOREIGN % "[]", False), (FOREIGN % "[1,3,3]", True), (LOOP % "[1,2,3]", True), (LOOP % "[]", False)],

@@ -265,6 +265,53 @@ def test_weights_stay_in_their_files(tmp_path: Path) -> None:
     assert result.model.proto.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
 
 
+@pytest.mark.parametrize(
+    ("inputs", "body", "found"),
+    [
+        ("float[7,1,N,4] x", "t = Transpose<perm = [0, 2, 1, 3]>(x) y = Reshape(t, whole)", {"Reshape": 1}),
+        ("float[1,N,7,4] x", "t = Transpose<perm = [1, 2, 0, 3]>(x) s = Squeeze(t, two) y = Neg(s)", {"Reshape": 1, "Neg": 1}),
+        ("float[N,28] x", "r = Reshape(x, apart) y = Transpose<perm = [0, 2, 1, 3]>(r)", {"Reshape": 1}),
+        ("float[7,2,N,4] x", "t = Transpose<perm = [0, 2, 1, 3]>(x) y = Reshape(t, whole)", {"Transpose": 1, "Reshape": 1}),
+        (
+            "float[7,1,N,4] x",
+            "t = Transpose<perm = [0, 2, 1, 3]>(x) z = Neg(t) y = Reshape(t, whole)",
+            {"Transpose": 1, "Reshape": 1, "Neg": 1},
+        ),
+    ],
+)
+def test_a_transpose_that_moves_no_entry_is_one_of_reshapes_in_a_row(inputs: str, body: str, found: dict[str, int]) -> None:
+    """As behind an LSTM of one direction; one whose axes are all longer, and one that others read as well, stay."""
+    other = ", float[a,b,c,d] z" if " z = " in body else ""
+    proto = parse_model(
+        f"{HEAD} g ({inputs}) => (float[{'e,f,g' if 'whole' in body or 'two' in body else 'e,f,g,h'}] y{other}) "
+        f"<int64[3] whole = {{7, -1, 4}}, int64[4] apart = {{-1, 1, 7, 4}}, int64[1] two = {{2}}> {{ {body} }}"
+    )
+    written = cleaned(proto)
+    assert ops(written) == Counter(found)
+    shape = [dim.dim_value or 3 for dim in proto.graph.input[0].type.tensor_type.shape.dim]
+    x = {"x": GENERATOR.standard_normal(shape).astype(np.float32)}
+    for one, other_one in zip(outputs(written, x), outputs(proto, x), strict=True):
+        assert one.shape == other_one.shape and one.tobytes() == other_one.tobytes()
+
+
+def test_what_is_known_once_sizes_are_told_is_computed() -> None:
+    """Onnx does not see the batch of an LSTM of such an opset before the Reshape tells it."""
+    proto = parse_model("""<ir_version: 8, opset_import: ["" : 11]>
+        g (float[N,3,8] x) => (float[r,1,b,2] y) <int64[1] one = {1}, int64 first = {0}, int64 second = {1}, int64 third = {2}> {
+            s = Shape(x) n = Gather(s, first) c = Gather(s, second) d = Gather(s, third) e = Mul(c, d)
+            rows = Unsqueeze<axes = [0]>(n) entries = Unsqueeze<axes = [0]>(e) sizes = Concat<axis = 0>(rows, one, entries)
+            a = Reshape(x, sizes) l = LSTM<hidden_size = 2>(a, w, r) m = Shape(l) batch = Gather(m, third)
+            factor = Cast<to = 1>(batch) y = Mul(l, factor) }""")
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(GENERATOR.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("w", (1, 8, 24)), ("r", (1, 8, 2)))
+    )
+    written = cleaned(proto)
+    assert ops(written) == Counter(["Reshape", "LSTM"])
+    x = {"x": GENERATOR.standard_normal((5, 3, 8)).astype(np.float32)}
+    assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+
+
 def test_convolutions_absorb_what_the_runtime_lets_them_absorb() -> None:
     proto = parse_model(
         f"{HEAD} g (float[1,3,8,8] x) => (float[1,4,6,6] y) {{ a = Conv(x, w) b = BatchNormalization(a, s, t, m, v) "
@@ -294,6 +341,22 @@ def test_a_transposed_convolution_absorbs_its_bias(bias: tuple[int, ...], sums: 
     )
     written = cleaned(proto)
     assert ops(written)["Add"] == sums
+    x = {"x": GENERATOR.standard_normal((1, 4, 8, 6)).astype(np.float32)}
+    assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+
+
+def test_a_transposed_convolution_leaves_its_bias_before_a_normalisation() -> None:
+    """Once nothing is between the two, onnxruntime makes one of them, and rounds otherwise."""
+    proto = parse_model(
+        f"{HEAD} g (float[1,4,8,6] x) => (float[1,6,16,12] y) {{ transposed = ConvTranspose<strides = [2, 2]>(x, w) "
+        "b = Add(transposed, offset) n = BatchNormalization(b, s, s, p, s) z = Identity(n) y = Relu(z) }"
+    )
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.abs(GENERATOR.standard_normal(shape)).astype(np.float32), name)
+        for name, shape in (("w", (4, 6, 2, 2)), ("offset", (6, 1, 1)), ("s", (6,)), ("p", (6,)))
+    )
+    written = cleaned(proto)
+    assert ops(written) == Counter(["ConvTranspose", "Add", "BatchNormalization", "Relu"])
     x = {"x": GENERATOR.standard_normal((1, 4, 8, 6)).astype(np.float32)}
     assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
 
