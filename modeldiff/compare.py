@@ -11,7 +11,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 
-from modeldiff.faults import ModelDifference, explained, suspects
+from modeldiff.faults import ModelDifference, explained, other_defaults, suspects
 from modeldiff.pairing import EqualityClaim, Numbers, Pairing
 from modeldiff.proofs import Judged, Proofs
 from modeldiff.sides import ComparedModel, common_feeds
@@ -154,6 +154,7 @@ def compare_models(
         _LOGGER.info("%s: %s", sides[1].name(claim.after), by if known_of_it.is_proved else f"tested; {known_of_it.why_not}")
     deadline.end()
     differences = [explained(pairing, after, before) for after, before in pairing.pins.items()]
+    differences += other_defaults(pairing)
     regions = tuple(_regions(pairing, judged, differences))
     told("running both models in onnxruntime")
     outputs, problem = _outputs(models, pairing, feeds, regions)
@@ -201,16 +202,16 @@ def _corresponds(pairing: Pairing, value: int, other: int) -> bool:
     if pairing.pair_of(value) == pairing.stands_for(other):
         return True
     error = pairing.error(value, other)
-    return error is not None and pairing.is_equal(value, error)
+    return error is not None and pairing.is_equal(value, other, error)
 
 
 def _output_claims(pairing: Pairing) -> Iterator[EqualityClaim]:
     """Outputs that hold the numbers of the ones before, and correspond to another value: what computed them is not needed."""
     for value, other in _output_pairs(pairing):
         if pairing.pair_of(value) != pairing.stands_for(other) and _corresponds(pairing, value, other):
-            error = pairing.error(value, other)
-            assert error is not None, "they correspond by their numbers"
-            yield EqualityClaim(pairing.after.made(value), pairing.stands_for(other), error)
+            arrays = pairing.computed(value)
+            assert arrays is not None, "they correspond by their numbers"
+            yield pairing.claim(value, other, arrays)
 
 
 def _regions(
@@ -245,6 +246,8 @@ def _regions(
             ends.setdefault(makers[0], []).append(item)
         elif isinstance(item, ModelDifference):
             alone.append(DiffRegion(Equality.DIFFERENT, (), (), differences=(item,)))
+        elif not item[1].is_proved:  # of a stored tensor that the model before computes, or has with other roundings
+            alone.append(DiffRegion(Equality.TESTED, (), (), (item,)))
     components = [set(members) for members in nx.connected_components(graph)]
     open_end = next((members for members in components if not members.isdisjoint(pairing.unknown)), None)
     if open_end is not None:  # it may compute what nothing else stands for
@@ -303,27 +306,30 @@ def _outputs(
     found = []
     for number, (value, other) in enumerate(_output_pairs(pairing)):
         run = None if errors is None else errors[number]
+        upstream = _upstream(pairing.after, value)
+        is_drawn = not upstream.isdisjoint(pairing.after.drawing)  # then two runs tell nothing
         if pairing.after.made(value) in pairing.pins:
             verdict = Equality.DIFFERENT
         elif _corresponds(pairing, value, other):
-            upstream = _upstream(pairing.after, value)
             verdict = heaviest([region.verdict for region in regions if upstream.intersection(region.after)])
-            if run is not None and _is_far(pairing, value, run):
+            if run is not None and not is_drawn and _is_far(pairing, value, other, run):
                 verdict = heaviest([verdict, Equality.UNDECIDED])
                 problems.append(f"output {pairing.after.name(value)}: {_FAR_APART}")
-        elif run is not None:
-            verdict = Equality.TESTED if pairing.is_equal(value, run) else Equality.DIFFERENT
+        elif run is not None and not is_drawn:
+            verdict = Equality.TESTED if pairing.is_equal(value, other, run) else Equality.DIFFERENT
         else:
             verdict = Equality.UNDECIDED
         found.append(ComparedOutput(pairing.after.name(value), verdict, run))
     return tuple(found), problems
 
 
-def _is_far(pairing: Pairing, value: int, run: Error) -> bool:
+def _is_far(pairing: Pairing, value: int, other: int, run: Error) -> bool:
     """Whether what onnxruntime gives for the two models is further apart than rounding, followed through either, explains."""
     type_ = pairing.after.graph.type(value)
     floor = FLOORS[DataType.FLOAT] if type_ is None else FLOORS.get(type_.dtype, 0.0)
-    return run.relative_l2 > _ROUNDINGS * max(floor, pairing.tolerance or 0.0)
+    rounded = (pairing.before.rounds_to(node) for node in _upstream(pairing.before, other))
+    floors = (floor, pairing.tolerance or 0.0, *(FLOORS[dtype] for dtype in rounded if dtype is not None))
+    return run.relative_l2 > _ROUNDINGS * max(floors)
 
 
 _ROUNDINGS = 100
@@ -338,5 +344,5 @@ def _upstream(side: ComparedModel, value: int) -> set[Node]:
         node = side.maker(stack.pop())
         if node is not None and node not in found:
             found.add(node)
-            stack.extend(side.operands(node))
+            stack.extend(side.rests_on(node))
     return found

@@ -12,8 +12,9 @@ from modeldiff.pairing import Pairing
 from modeldiff.sides import Arrays, ComparedModel
 from mugraph.graph import Node
 from mugraph.terms.term import format_value
+from rewriter.reference.nodes import widen
 
-__all__ = ["ModelDifference", "Sample", "explained", "suspects"]
+__all__ = ["ModelDifference", "Sample", "explained", "other_defaults", "suspects"]
 
 _TRIALS = 8
 """Pairs of values of one name that are tried as the place of a difference."""
@@ -80,7 +81,7 @@ def _upwards(pairing: Pairing, after: int, before: int) -> tuple[int, int] | Non
     """The operands of two nodes of one kind that do not correspond, those computed first; ``None`` where the nodes differ."""
     ours, theirs = pairing.after, pairing.before
     node, other = ours.maker(after), theirs.maker(before)
-    if node is None or other is None or ours.kind(node) != theirs.kind(other):
+    if node is None or other is None or not pairing.is_like(node, other):
         return None
     operands = ours.operands(node)
     orders = [theirs.operands(other), *([theirs.operands(other)[::-1]] if len(operands) == 2 else [])]
@@ -138,6 +139,22 @@ def explained(pairing: Pairing, after: int, before: int) -> ModelDifference:
     return ModelDifference(after, before, words, sample)
 
 
+def other_defaults(pairing: Pairing) -> Iterator[ModelDifference]:
+    """The inputs that need not be fed and are another number then, or are a number in one model alone."""
+    ours, theirs = pairing.after.model, pairing.before.model
+    for name in dict.fromkeys((*ours.defaults, *theirs.defaults)):
+        after, before = ours.values.get(name), theirs.values.get(name)
+        if after is None or before is None or after not in ours.graph.inputs or before not in theirs.graph.inputs:
+            continue
+        if name not in ours.defaults or name not in theirs.defaults:
+            yield ModelDifference(after, before, f"input '{name}' may be left out of one model alone", None)
+            continue
+        arrays = [widen(model.defaults[name].load()) for model in (ours, theirs)]
+        if arrays[0].tobytes() != arrays[1].tobytes() or arrays[0].shape != arrays[1].shape:
+            sample = _sample([arrays[0]], [arrays[1]])
+            yield ModelDifference(after, before, f"input '{name}' is another number where it is not fed", sample)
+
+
 def _words(pairing: Pairing, node: Node | None, other: Node | None) -> str:
     ours, theirs = pairing.after, pairing.before
     if node is None:
@@ -146,9 +163,7 @@ def _words(pairing: Pairing, node: Node | None, other: Node | None) -> str:
         return f"{ours.label(node)} stands in the place of an input or stored tensor"
     first, second = theirs.label(other), ours.label(node)
     if node.is_opaque or other.is_opaque or node.op != other.op:
-        return (
-            f"{second} computes what {first} computed" if ours.kind(node) != theirs.kind(other) else f"other operands of {second}"
-        )
+        return f"{second} computes what {first} computed" if not pairing.is_like(node, other) else f"other operands of {second}"
     changed = _changed(dict(other.attrs), dict(node.attrs))
     differences = [f"{name} is {new}, not {old}" for name, (old, new) in changed.items()]
     for number, (a, b) in enumerate(zip(ours.operands(node), theirs.operands(other), strict=False), 1):

@@ -14,12 +14,13 @@ from functools import cached_property
 
 import numpy as np
 
-from modeldiff.distance import is_within, worst_distance
+from modeldiff.distance import is_rounding, is_within, worst_distance
 from modeldiff.sides import Arrays, ComparedModel
 from mugraph.deadline import heed
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
-from mugraph.terms.shape import DataType
+from mugraph.terms.shape import DataType, Dim, symbol
+from mugraph.terms.term import Attrs, bind_attrs
 from rewriter.reference import Error, NoReference
 from rewriter.run.accept import FLOORS
 
@@ -31,6 +32,7 @@ _LOOKED_AT = 4096
 """Entries in which they are looked for."""
 _EXACT = 1e-10
 """Relative error that float64 leaves of two formulas of one number."""
+_ELSEWHERE = " of the model after"
 _NEAR = 1e-5
 """Distance of two projections, of unit vectors, within which the tensors themselves are compared."""
 
@@ -41,11 +43,13 @@ class EqualityClaim:
 
     Attributes:
         error: their distance, the worst over the inputs.
+        rounds: each entry differs by a few roundings of its own, at most.
     """
 
     after: int
     before: int
     error: Error
+    rounds: bool
 
 
 class Numbers:
@@ -107,11 +111,13 @@ class Pairing:
         self._known, self._own = known, dict[int, Arrays]()
         self._stands: dict[int, int] = {}
         self._made: dict[Hashable, Node] = {}
+        self._drawn: dict[Hashable, list[Node]] = {}
         self._constants: dict[Hashable, int] = {}
         self._named: dict[str, int] = {}
         self._alone: set[int] = set()
         self._rounded: set[int] = set()
         self._enter_before()
+        self._rounding = {node: dtype for node in before.nodes if (dtype := before.rounds_to(node)) is not None}
         self._numbers_before = frozenset(number for node in before.nodes for number in _numbers_in(node)) | _scalars(before)
         for node in after.nodes:
             heed()
@@ -137,7 +143,10 @@ class Pairing:
         for node in before.nodes:
             if node.op == "Identity":
                 continue
-            key = (before.kind(node), tuple(map(self.stands_for, before.operands(node))))
+            key = (before.kind(node, node.attrs), tuple(map(self.stands_for, before.operands(node))))
+            if node in before.drawing:
+                self._drawn.setdefault(key, []).append(node)
+                continue
             first = self._made.setdefault(key, node)
             if len(first.values) >= len(node.values):
                 self._stands.update(zip(node.values, first.values, strict=False))
@@ -149,6 +158,25 @@ class Pairing:
         """A value before the change."""
         made = self.stands_for(value)
         return self._known.of(made)
+
+    def is_like(self, node: Node, other: Node) -> bool:
+        """Whether a node after the change computes what one before it does, of equal operands."""
+        return self.after.kind(node, self.attrs_of(node)) == self.before.kind(other, other.attrs)
+
+    def attrs_of(self, node: Node) -> Attrs:
+        """The attributes of a node after the change, with the dimensions of the model before."""
+        return bind_attrs(node.attrs, {size: self._size(size) for size in self.after.sizes_of(node)})
+
+    def _size(self, name: str) -> Dim:
+        """A dimension symbol after the change as one before it: of the same tensor, or else like no other."""
+        place = self.after.sized(name)
+        if place is not None:
+            value, axis = place
+            pair = self._input(value) if self.after.maker(value) is None else self.pair_of(value)
+            type_ = None if pair is None else self.before.graph.type(pair)
+            if type_ is not None:
+                return type_.shape[axis]
+        return symbol(f"{name}{_ELSEWHERE}")
 
     def namesake(self, value: int) -> int | None:
         """The value before the change that has the name of one after it."""
@@ -190,14 +218,17 @@ class Pairing:
         return next((v for v in self.before.graph.inputs if self.before.tables.names[v] == name), None)
 
     def _number_like(self, value: int) -> int | None:
-        """A constant that the model before computes, where the tensor was stored folded."""
+        """A constant that the model before computes, where the tensor was stored folded, or has with other roundings."""
         arrays = self.after.leaf(value)
         self._rounded.add(value)
         found = None if arrays is None else self._found(value, arrays)
-        if found is None or not self.before.tables.constant[found[0]]:
+        if arrays is None or found is None or not self.before.tables.constant[found]:
             return None
-        self.claims.append(EqualityClaim(value, *found))
-        return found[0]
+        claim = self.claim(value, found, arrays)
+        if not claim.rounds and self.before.maker(found) is None:  # nothing cancels in what is computed nowhere
+            return None
+        self.claims.append(claim)
+        return found
 
     def _enter(self, value: int, pair: int, place: int) -> None:
         self.paired[value] = pair
@@ -210,7 +241,7 @@ class Pairing:
         operands = after.operands(node)
         pairs = [self.pair_of(value) for value in operands]
         if not any(value in self.pins for value in node.values) and None not in pairs:
-            known = self._made.get((after.kind(node), tuple(pairs)))
+            known = self._counterpart(node, pairs)
             if known is not None and len(known.values) >= len(node.values):
                 self.kept[node] = known
                 for value, pair in zip(node.values, known.values, strict=False):
@@ -235,9 +266,17 @@ class Pairing:
             if value in self.pins:
                 self._enter(value, self.stands_for(self.pins[value]), place)
             elif arrays is not None and (found := self._found(value, arrays)) is not None:
-                self.claims.append(EqualityClaim(value, *found))
-                self._enter(value, found[0], place)
+                self.claims.append(self.claim(value, found, arrays))
+                self._enter(value, found, place)
                 del self._own[value]
+
+    def _counterpart(self, node: Node, pairs: Sequence[int | None]) -> Node | None:
+        """The node before the change that applies the same to the same; each that draws random numbers is that of one node."""
+        key = (self.after.kind(node, self.attrs_of(node)), tuple(pairs))
+        if node not in self.after.drawing:
+            return self._made.get(key)
+        drawn = self._drawn.get(key)
+        return drawn.pop(0) if drawn else None
 
     def _is_rounded(self, value: int) -> bool:
         """Whether a value without counterpart was rounded to its type, or computed by kernels of the runtime."""
@@ -264,15 +303,39 @@ class Pairing:
             return None
         return worst_distance(ours, theirs)
 
-    def is_equal(self, value: int, error: Error) -> bool:
-        """Whether a distance is one of rounding alone."""
+    def claim(self, value: int, before: int, arrays: Arrays) -> EqualityClaim:
+        """That a value, of these numbers, is one before the change."""
+        theirs, type_ = self.numbers_before(before), self.after.graph.type(value)
+        assert theirs is not None, "it was found by its numbers"
+        dtype = DataType.FLOAT if type_ is None else type_.dtype
+        rounds = all(is_rounding(ours, other, dtype) for ours, other in zip(arrays, theirs, strict=True))
+        return EqualityClaim(self.after.made(value), self.stands_for(before), worst_distance(arrays, theirs), rounds)
+
+    def is_equal(self, value: int, before: int, error: Error) -> bool:
+        """Whether a distance is one of rounding alone: to its type, or to what the model before rounds to on the way there."""
         type_ = self.after.graph.type(value)
         floor = _EXACT if self.after.made(value) not in self._rounded else FLOORS[DataType.FLOAT]
         if type_ is not None and self.after.made(value) in self._rounded:
             floor = FLOORS.get(type_.dtype, 0.0)
-        return is_within(error, floor if self.tolerance is None else self.tolerance)
+        floors = (floor, *(FLOORS[dtype] for dtype in self._rounded_to(before)))
+        return is_within(error, max(floors) if self.tolerance is None else self.tolerance)
 
-    def _found(self, value: int, arrays: Arrays) -> tuple[int, Error] | None:
+    def _rounded_to(self, before: int) -> set[DataType]:
+        """The types that the model before rounds to between a value and what both models have by then."""
+        if not self._rounding:
+            return set()
+        found, seen, stack = set[DataType](), set[int](), [self.before.made(before)]
+        while stack:
+            value = stack.pop()
+            node = self.before.maker(value)
+            if value in seen or node is None:
+                continue
+            seen.add(value)
+            found |= {self._rounding[node]} if node in self._rounding else set()
+            stack += [v for v in map(self.before.made, self.before.operands(node)) if self.stands_for(v) not in self.first]
+        return found
+
+    def _found(self, value: int, arrays: Arrays) -> int | None:
         """A value before the change that holds these numbers: the namesake, an output's, or any whose numbers tell."""
         outputs = [self.before.graph.outputs[i] for i in self._outputs_of(value)]
         named = [v for v in (self.namesake(value), *outputs) if v is not None]
@@ -281,9 +344,8 @@ class Pairing:
             theirs = self.numbers_before(candidate)
             if theirs is None:
                 continue
-            error = worst_distance(arrays, theirs)
-            if self.is_equal(value, error):
-                return candidate, error
+            if self.is_equal(value, candidate, worst_distance(arrays, theirs)):
+                return candidate
         return None
 
     def _outputs_of(self, value: int) -> Iterator[int]:

@@ -12,19 +12,22 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 
 from modeldiff.pairing import EqualityClaim, Pairing
-from modeldiff.sides import ComparedModel, defining_numbers
+from modeldiff.sides import ComparedModel, defining_numbers, rounding_of
 from modeldiff.weights import Nearby, WeightOrigins
 from mugraph.blocks.operator import KERNEL
 from mugraph.deadline import Deadline
 from mugraph.domains.base import FLOATS
+from mugraph.graph import Node
 from mugraph.onnx.fold import Folder
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, const, make, rebuild, replace_terms, substitute, var, variables, walk
+from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
+from mugraph.terms.term import Attrs, Term, const, make, rebuild, replace_terms, substitute, var, variables, walk
+from rewriter.run.accept import FLOORS
 from rewriter.search.directions import Direction
 from rewriter.search.guards import check_guards
 from rewriter.search.match import NoMatch, RootIndex, find_root_matches, join
@@ -112,7 +115,7 @@ class Proofs:
         """A claim, proved where that is found out in time."""
         before, after = self._pairing.before, self._pairing.after
         if before.tables.constant[claim.before] and after.tables.constant[claim.after]:
-            return Judged(True)
+            return Judged(claim.rounds, why_not="" if claim.rounds else "an entry is further away than it may be rounded")
         equation = self._equation(claim)
         if isinstance(equation, str):
             return Judged(False, why_not=equation)
@@ -145,7 +148,7 @@ class Proofs:
         source = _term(pairing.before, claim.before, known, written)
         if isinstance(source, str):
             return source
-        target = _term(pairing.after, claim.after, paired, {})
+        target = _term(pairing.after, claim.after, paired, {}, pairing.attrs_of)
         if isinstance(target, str):
             return target
         target, errors = self._composed(source, target, written)
@@ -165,6 +168,10 @@ class Proofs:
             names[leaf.name], types[name], values[name] = var(name), type_, value
         pattern, target = substitute(source, names), substitute(target, names)
         spelled = {names[name].name: term for name, term in filled.items()}
+        rounded = [_rounded_to(pattern, types), _rounded_to(target, types)]
+        if rounded[0] != rounded[1]:
+            names = [str(dtype or "no other type") for dtype in rounded]
+            return f"the one before rounds to {names[0]} on the way, the one after to {names[1]}"
         sides = (substitute(pattern, spelled),), (target,)
         return _Equation(CandidateRule(*sides, candidate_types(*sides, types)), pattern, types, values, spelled, errors)
 
@@ -322,6 +329,18 @@ def _spellings(equation: _Equation) -> Iterator[_Equation]:
         yield replace(equation, candidate=CandidateRule(*sides, candidate.types), pattern=pattern)
 
 
+def _rounded_to(term: Term, types: Mapping[str, TensorType]) -> DataType | None:
+    """The least exact type that a term rounds to by a Cast and that is less exact than its own: proofs see no Cast."""
+    try:
+        inferred = infer_types([term], types)
+    except (ShapeError, Undecided, KeyError):
+        return None
+    own = FLOORS.get(inferred[term].dtype, 0.0)
+    casts = (part for part in walk([term]) if part.op == "Cast")
+    rounded = (rounding_of(inferred[part.inputs[0]], inferred[part]) for part in casts)
+    return max((r for r in rounded if r is not None and FLOORS[r] > own), key=FLOORS.__getitem__, default=None)
+
+
 def _single(number: float) -> np.float32:
     """A number as float32 has it; infinity beyond that."""
     with np.errstate(over="ignore"):
@@ -347,12 +366,19 @@ def _shortened(target: Term) -> Term:
     return rebuild(target, lambda leaf: leaf, lambda value: shortest(np.float32(value)) if isinstance(value, float) else value)
 
 
-def _term(side: ComparedModel, root: int, leaf: Callable[[int], str | None], terms: dict[int, Term]) -> Term | str:
+def _term(
+    side: ComparedModel,
+    root: int,
+    leaf: Callable[[int], str | None],
+    terms: dict[int, Term],
+    attrs_of: Callable[[Node], Attrs] = attrgetter("attrs"),
+) -> Term | str:
     """The term that computes a value, or why there is none.
 
     Args:
         leaf: the variable for a value; ``None`` for one that is written out. Of the value itself it is not asked.
         terms: of values that are written already; those that are written here are entered.
+        attrs_of: the attributes of a node, with dimension symbols of the model before.
     """
     start = side.made(root)
     stack, count = [start], 0
@@ -381,5 +407,5 @@ def _term(side: ComparedModel, root: int, leaf: Callable[[int], str | None], ter
         if count > _OPERATORS:
             return f"more than {_OPERATORS} operators"
         out = node.values.index(value)
-        terms[value] = Term(node.op, node.attrs, tuple(terms[side.made(v)] for v in node.inputs), out)
+        terms[value] = Term(node.op, attrs_of(node), tuple(terms[side.made(v)] for v in node.inputs), out)
     return terms[start]

@@ -9,12 +9,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
 from mugraph.limited import memory_limit
 from mugraph.onnx import Model
+from mugraph.onnx.kinds import drawing_nodes, opaque_kind
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import (
+    DataType,
+    DerivedSymbol,
     ShapeError,
     TensorType,
     Undecided,
@@ -27,13 +31,17 @@ from mugraph.terms.shape import (
 from mugraph.terms.term import Attrs, attr_symbols, make_attrs, walk
 from rewriter.reference import InputError, NoReference, bind_shape, bind_sizes, random_inputs, rounding_decisions
 from rewriter.reference.nodes import RunTensors, computed, widen
-from rewriter.search.layers import opaque_kind
 
-__all__ = ["Arrays", "ComparedModel", "common_feeds", "content_digest", "defining_numbers"]
+__all__ = ["Arrays", "ComparedModel", "common_feeds", "content_digest", "defining_numbers", "rounding_of"]
 
 Arrays = list[np.ndarray]
 """A value on each of the inputs that models are compared on, floats in float64."""
 
+_HELD_BY = {
+    DataType.FLOAT: frozenset({DataType.FLOAT16, DataType.BFLOAT16}),
+    DataType.DOUBLE: frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT}),
+}
+"""Types all of whose numbers another has."""
 _HELD = 2
 """Arrays of double precision that are held of a value."""
 
@@ -48,26 +56,29 @@ class ComparedModel:
         feeds: inputs by name, of this model.
 
     Attributes:
-        nodes: of the main graph, operands first.
+        nodes: of the main graph, operands first, and what computes tensors of which they are told a size alone.
         place: of each node in that order.
+        drawing: those that draw random numbers: of two that are alike neither is the other.
     """
 
     def __init__(self, model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> None:
         self.model, self.graph, self.tables = model, model.graph, model.graph.tables
         self._results = {value for bodies in model.bodies.values() for body in bodies for value in body.outputs}
         self._kind = opaque_kind(model)
+        self._sized: dict[str, tuple[int, int]] = {}
+        for value, type_ in enumerate(self.tables.types):
+            if value not in self.tables.bodies and value not in self.tables.captured:
+                for axis, dim in enumerate(() if type_ is None else type_.shape):
+                    if (size := plain_symbol(dim)) is not None:
+                        self._sized.setdefault(size, (value, axis))
         self.nodes = list(self._ordered())
+        self.drawing = drawing_nodes(model, self.nodes)
         self.place = {node: number for number, node in enumerate(self.nodes)}
         self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
         self._deciding, self._upstream = rounding_decisions(self.graph, self.nodes)
         self._fed = [RunTensors(model, feed, exact=False) for feed in feeds] if self._upstream else []
         self._typed: dict[int, Arrays] = {}
         self._digests: dict[int, bytes] = {}
-        self._places: dict[str, tuple[str, int]] = {}
-        for name, type_ in model.inputs.items():
-            for axis, dim in enumerate(type_.shape):
-                if (size := plain_symbol(dim)) is not None:
-                    self._places.setdefault(size, (name, axis))
 
     def _ordered(self) -> Iterator[Node]:
         entered: set[Node] = set()
@@ -79,20 +90,35 @@ class ComparedModel:
             elif node not in entered:
                 entered.add(node)
                 stack.append((node, True))
-                made = (self.graph.definition(value) for value in reversed(self.operands(node)))
+                made = (self.graph.definition(value) for value in reversed(self.rests_on(node)))
                 stack.extend((maker[0], False) for maker in made if maker is not None and maker[0] not in entered)
 
     def operands(self, node: Node) -> Sequence[int]:
         """What a node reads in the main graph; results of its bodies are no operands."""
         return [v for v in node.inputs if v not in self._results] if node.is_opaque else node.inputs
 
-    def kind(self, node: Node) -> Hashable:
-        """Equal for nodes, of whichever model, that compute the same of equal operands."""
-        if node.is_opaque:
-            return self._kind(node)
-        named = {s for _, value in node.attrs for name in attr_symbols(value) for s in symbols_within(symbol(name))}
-        sizes = ((name, self._places.get(name)) for name in sorted(named))  # a name may be that of another size elsewhere
-        return node.op, repr(node.attrs), tuple(sizes)
+    def rests_on(self, node: Node) -> Sequence[int]:
+        """What a node reads, and the tensors of which it is told a size: as many as are not zero, for instance."""
+        sized = (self.sized(size) for size in self.sizes_of(node))
+        told = [place[0] for place in sized if place is not None and place[0] < min(node.values)]
+        return (*self.operands(node), *told) if told else self.operands(node)
+
+    def sizes_of(self, node: Node) -> Sequence[str]:
+        """The dimension symbols in a node's attributes, those that are functions of others as these."""
+        within = {s for _, value in node.attrs for name in attr_symbols(value) for s in symbols_within(symbol(name))}
+        return sorted(size for size in within if not isinstance(size, DerivedSymbol))
+
+    def sized(self, size: str) -> tuple[int, int] | None:
+        """The first tensor that has a symbol among its dimensions, and at which axis: a name means nothing in another model."""
+        return self._sized.get(size)
+
+    def kind(self, node: Node, attrs: Attrs) -> Hashable:
+        """Equal for nodes, of whichever model, that compute the same of equal operands.
+
+        Args:
+            attrs: those of the node, with dimension symbols that mean the same in both models.
+        """
+        return self._kind(node) if node.is_opaque else (node.op, repr(attrs))
 
     def label(self, node: Node) -> str:
         """The node as its file names it."""
@@ -167,6 +193,8 @@ class ComparedModel:
         Args:
             typed: the operands in the model's own types, as far as they are known.
         """
+        if node in self.drawing:
+            raise NoReference(f"{self.label(node)} draws random numbers")
         bare, narrow = replace(node, inputs=tuple(self.operands(node))), [array for array in typed if array is not None]
         followed = node in self._upstream and len(narrow) == len(operands)
         results: list[Arrays] = [[] for _ in node.values]
@@ -180,11 +208,26 @@ class ComparedModel:
             if not followed or node not in self._deciding:
                 arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
             for value, result, array in zip(node.values, results, arrays, strict=True):
-                result.append(np.asarray(array))
+                result.append(self._rounded(node, np.asarray(array)))
                 self.learn(value, number, result[-1])
         if followed:
             self._typed.update(zip(node.values, own, strict=True))
         return results
+
+    def rounds_to(self, node: Node) -> DataType | None:
+        """The type to which a node rounds: of a Cast between floats to one that does not hold all numbers of the other."""
+        if node.op != "Cast":
+            return None
+        given, made = (self.graph.type(value) for value in (node.inputs[0], node.values[0]))
+        return None if given is None or made is None else rounding_of(given, made)
+
+    def _rounded(self, node: Node, array: np.ndarray) -> np.ndarray:
+        """A node's result as far as its type holds it, where the node says so itself: what it rounds away is lost."""
+        dtype = self.rounds_to(node)
+        if dtype is None:
+            return array
+        with np.errstate(over="ignore"):
+            return widen(array.astype(dtype.numpy()))
 
     def learn(self, value: int, number: int, array: np.ndarray) -> None:
         """Learns sizes from what a value is on one of the inputs."""
@@ -209,6 +252,13 @@ class ComparedModel:
             except NoReference:
                 continue
         return arrays
+
+
+def rounding_of(given: TensorType, made: TensorType) -> DataType | None:
+    """The type to which a Cast rounds; ``None`` where it has all numbers of the other, or one of the two has no fractions."""
+    if given.dtype == made.dtype or not {given.dtype, made.dtype} <= FLOATS or given.dtype in _HELD_BY.get(made.dtype, ()):
+        return None
+    return made.dtype
 
 
 def content_digest(array: np.ndarray) -> bytes:
@@ -248,6 +298,8 @@ def common_feeds(
     """
     for name, type_ in after.inputs.items():
         other = before.inputs.get(name)
+        if name in before.defaults:
+            raise InputError(f"{after.path}: input {name} must be fed, and has a default in {before.path}; give it the same one")
         if other is None and name not in after.defaults:
             raise InputError(f"{after.path}: input {name} is none of {before.path}, whose inputs are {', '.join(before.inputs)}")
         if other is not None and (other.dtype, other.rank) != (type_.dtype, type_.rank):

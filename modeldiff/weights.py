@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from modeldiff.distance import distance, is_within
+from modeldiff.distance import distance, is_rounding, is_within
 from modeldiff.sides import ComparedModel, content_digest
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, concrete
@@ -151,7 +151,7 @@ class WeightOrigins:
             wanted = widen(array.T if turned else array)
             for product, term, leaves in self._products(wanted.shape, factors):
                 error = distance(wanted, product)
-                if is_within(error, FLOORS[dtype]):
+                if is_within(error, FLOORS[dtype]) and is_rounding(wanted, product, dtype):
                     return ComposedTensor(_turned(term) if turned else term, leaves, error.max_over_rms)
         return None
 
@@ -171,7 +171,9 @@ class WeightOrigins:
 def _computed(array: np.ndarray, dtype: DataType, factors: Nearby) -> ComposedTensor | None:
     """What the model before computes of constants."""
     for term, wanted in factors.computed:
-        if wanted.shape == array.shape and is_within(error := distance(widen(array), wanted), FLOORS[dtype]):
+        if wanted.shape != array.shape or not is_within(error := distance(widen(array), wanted), FLOORS[dtype]):
+            continue
+        if is_rounding(widen(array), wanted, dtype):
             return ComposedTensor(term, (), error.max_over_rms)
     return None
 

@@ -53,6 +53,8 @@ class Entry:
         Raises :class:`RuleTextError`, naming place and line.
         """
         rule = parse_rule(self.text, self.place, self.line, is_known=is_known)
+        if is_known and rule.id != self.name:  # by which it is asked for again before anything rests on it
+            raise RuleTextError(f"{self.place}:{self.line}: rule {self.name} says that it is rule {rule.id}")
         if self.identity not in ("", rule.id):
             raise RuleTextError(f"{self.place}:{self.line}: holds rule {rule.id}, not {self.identity}")
         return rule

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from mugraph.console import result_console, run_click
 from mugraph.onnx import load
+from mugraph.onnx.kinds import opaque_kind
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cost import (
     CostModel,
@@ -34,7 +35,7 @@ from rewriter.run.faults import USER_ERRORS
 from rewriter.run.options import Options
 from rewriter.runtime_env import environment, pick_provider
 from rewriter.search.backtracking import Backtracking, SearchLimits
-from rewriter.search.layers import opaque_kind, shorten
+from rewriter.search.layers import shorten
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices

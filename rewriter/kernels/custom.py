@@ -204,10 +204,12 @@ class CustomKernels:
 
     def is_proved(self, rule: Rule) -> bool:
         """Whether a stored rule holds: what other runs learned is checked once more, as rules from outside are."""
-        learned = self._unproved.pop(rule.id, None)
-        if learned is not None and (failures := objections(learned, load_axioms(), self._trust)):
-            self._wrong.add(rule.id)
-            self.notes.append(f"{self.learned}: rule {rule.id} is not proved and was not used: {failures[0]}")
+        learned = self._unproved.get(rule.id)
+        if learned is not None:
+            if failures := objections(learned, load_axioms(), self._trust):
+                self._wrong.add(rule.id)
+                self.notes.append(f"{self.learned}: rule {rule.id} is not proved and was not used: {failures[0]}")
+            del self._unproved[rule.id]  # now that it is known: what cuts the check short leaves it as it was
         return rule.id not in self._wrong
 
     def refusal(self, rule: Rule) -> str:

@@ -13,6 +13,7 @@ from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
+from mugraph.onnx.kinds import opaque_kind
 from mugraph.ops import RowRole, get_operator
 from mugraph.terms.shape import SymDim
 from mugraph.terms.term import walk
@@ -24,7 +25,7 @@ from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
 from rewriter.search.candidate import Candidate, Move, RecordedMove
 from rewriter.search.directions import Direction
 from rewriter.search.guards import beyond_numbers
-from rewriter.search.layers import Lifted, ShortModel, lift, opaque_kind, shorten
+from rewriter.search.layers import Lifted, ShortModel, lift, shorten
 from rewriter.search.layouts import LayoutChooser
 from rewriter.search.match import Match
 from rewriter.search.matches import Matches

@@ -10,30 +10,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mugraph.graph import Definition, Graph, Node
-from mugraph.onnx import Model
+from mugraph.graph import Definition, Graph
 from rewriter.search.candidate import Candidate, site_key
 from rewriter.search.layer_runs import LayerRun, NodeKind, find_layer_runs, is_weight, nothing_known
 from rewriter.search.moves import Moves
 from rewriter.search.replay import retrace_sites
 
-__all__ = ["Lifted", "ShortModel", "lift", "opaque_kind", "shorten"]
-
-
-def opaque_kind(model: Model) -> NodeKind:
-    """Tells a model's opaque nodes apart by operator and attributes, subgraphs and the names that they capture included."""
-
-    def kind(node: Node) -> Hashable:
-        origin = model.origins[node.origin] if node.origin is not None else None
-        if origin is None:
-            return None
-        attributes = sorted(attribute.SerializeToString() for attribute in origin.attribute)
-        return (origin.domain, origin.op_type, origin.overload, *attributes)
-
-    return kind
+__all__ = ["Lifted", "ShortModel", "lift", "shorten"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,19 @@ def test_another_identity_is_found_out(tmp_path: Path, cache: Path) -> None:
     assert "has the identity" in rules.objection(rules[0])
 
 
+@pytest.mark.parametrize("more", [" more", "\u00a0more"])
+def test_an_identity_that_says_more_is_found_out(more: str, cache: Path) -> None:
+    """It is one to whoever reads the text and another to whoever lists it: nothing would be asked about it."""
+    false = replace(RULES[0], certificate=Certificate(()))
+    entry = Entry("x.rules", format_rule(false).replace(false.id, f"{false.id}{more}", 1))
+    RememberedChecks().put([(entry, Evidence.PROVED)])
+    rules = PresumedRules.of([entry], Trust.PROVED)
+    assert rules.ids == (false.id,)
+    with pytest.raises(StoreError, match="says that it is rule"):
+        rules[0]
+    assert not RememberedChecks().path.exists()
+
+
 @pytest.mark.parametrize("damage", [b"\xff\xfe", b"0" * 40 + b" proved\n", b"proved\n\n"])
 def test_a_damaged_memory_says_nothing(tmp_path: Path, cache: Path, damage: bytes) -> None:
     path = file_of(tmp_path, RULES)

@@ -28,6 +28,7 @@ from rich.table import Table
 
 from mugraph.onnx import Model, load
 from mugraph.onnx.fold import Folder
+from mugraph.onnx.kinds import opaque_kind
 from rewriter.cost import CostModel, ProfileStore, get_device
 from rewriter.cost.fused import RuntimeDirections
 from rewriter.kernels.proposals import KernelProposals
@@ -36,7 +37,7 @@ from rewriter.reference import bind_sizes
 from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import SchemeGenerator
-from rewriter.search.layers import ShortModel, lift, opaque_kind, shorten
+from rewriter.search.layers import ShortModel, lift, shorten
 from rewriter.search.layouts import LayoutChooser
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves

@@ -16,6 +16,7 @@ from rewriter.runtime_env import environment
 from tools.fuzz import files, runs
 from tools.fuzz.conformance import MODES, cases, examine_case, names
 from tools.fuzz.console import attack, shared_options
+from tools.fuzz.diffs import diffs_command
 from tools.fuzz.kernels import kernels_command
 from tools.fuzz.kills import kills_command
 from tools.fuzz.models import attack as random_models
@@ -29,7 +30,7 @@ def main() -> None:
     """Attacks the optimiser with models and files that nobody chose."""
 
 
-for _command in (kernels_command, kills_command, rules_command, stores_command, texts_command):
+for _command in (diffs_command, kernels_command, kills_command, rules_command, stores_command, texts_command):
     main.add_command(_command)
 
 

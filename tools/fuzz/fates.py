@@ -21,6 +21,8 @@ class Fate(StrEnum):
     """Written in another form that computes the same."""
     NOT_RUNNABLE = "not runnable"
     """onnxruntime itself cannot run the original: nothing can be compared."""
+    TOLD = "told"
+    """What was changed is said to differ."""
     REFUSED = "refused"
     """One clear error of the optimiser's."""
     RUNTIME = "the runtime's own"

@@ -131,9 +131,9 @@ class KernelBuilder:
 
     def confirm(self, kernel: Kernel) -> None:
         """Tests a kernel that was built here and only proved so far. Raises :class:`NotFusable` where it is wrong."""
-        general = self._untested.pop(kernel.digest, None)
+        general = self._untested.get(kernel.digest)
         if general is not None:
-            self.test(general)
+            self.test(general)  # which the end of the time may cut short: until it says that all is well nothing is known
 
     def test(self, kernel: Kernel) -> None:
         """Raises :class:`NotFusable` where a kernel does not compute its body."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,9 +24,11 @@ from rich.console import Console
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
+from mugraph.blocks.statements import Compute, Statement, Store
 from mugraph.blocks.variants import Variants
 from mugraph.deadline import BudgetSpent, Deadline, heed
 from mugraph.onnx import load
+from mugraph.terms.term import make, var
 from mugraph.terms.text import parse_term, parse_type
 from rewriter import optimize, runtime_env
 from rewriter.cli.main import main
@@ -57,7 +60,7 @@ from rewriter.search.explain import NearMiss
 from rules_db.entries import read_all
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Interpretation
-from rules_db.trust.interpreted import LEAST_TESTS, kernel_of_rule, kernel_rule
+from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule
 from tests.support.kernel_help import with_kernel
 from tests.support.runs import FASTER, SAME
@@ -633,3 +636,148 @@ def test_architectures_are_refused_where_they_make_no_sense(model: Path) -> None
 
 def test_nothing_compiled_is_a_reason() -> None:
     assert issubclass(NoDevice, NotMeasured)
+
+
+# Drafts that are wrong
+
+
+def wrong(kernel: Kernel) -> Kernel:
+    """A kernel that stores the negative of what it should."""
+
+    def negated(statement: Statement) -> list[Statement]:
+        if not isinstance(statement, Store):
+            return [statement]
+        name = f"{statement.value}_negative"
+        return [Compute(name, make("Neg", [var(statement.value)])), replace(statement, value=name)]
+
+    blocks = [replace(b, statements=tuple(s for each in b.statements for s in negated(each))) for b in kernel.blocks]
+    return replace(kernel, blocks=tuple(blocks))
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
+    """The kernels that were lowered, all of them wrong."""
+    made: list[Kernel] = []
+
+    def lowered(*arguments: Any) -> Kernel:
+        made.append(wrong(lower(*arguments)))
+        return made[-1]
+
+    monkeypatch.setattr("rewriter.kernels.fuse.kernels.lower", lowered)
+    return made
+
+
+@pytest.fixture
+def asked_to_write(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
+    """The kernels of which a text was made."""
+    asked: list[Kernel] = []
+    plain = CustomKernels._why_unwritten
+
+    def noted(self: CustomKernels, kernel: Kernel) -> str:
+        asked.append(kernel)
+        return plain(self, kernel)
+
+    monkeypatch.setattr(CustomKernels, "_why_unwritten", noted)
+    return asked
+
+
+def remembered() -> tuple[list[str], list[Rule]]:
+    """The verdicts of the cache, and the kernels that were learned for other models."""
+    with closing(sqlite3.connect(default_profile_path())) as database:
+        verdicts = [text for (text,) in database.execute("SELECT value FROM verdicts")]
+    if not learned_path().exists():
+        return verdicts, []
+    with RuleStore.open(str(learned_path())) as store:
+        return verdicts, read_all(store.entries())[0]
+
+
+@pytest.mark.parametrize("strategy", ["backtracking", "schemes"])
+def test_a_wrong_draft_is_written_nowhere(
+    strategy: str, model: Path, tmp_path: Path, gpu: list[str], planted: list[Kernel], asked_to_write: list[Kernel]
+) -> None:
+    outcome = at_leisure(model, tmp_path / "out.onnx", strategy=strategy)
+    assert planted and outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
+    assert not asked_to_write and not gpu, "no text, and no time"
+    verdicts, learned = remembered()
+    assert not learned and not any("Kernel[" in text for text in verdicts)
+
+
+@pytest.mark.parametrize("options", [{"deterministic": True}, {"budget": 1e-3}], ids=str)
+def test_a_wrong_draft_is_written_nowhere_for_a_gpu_that_is_not_here(
+    options: dict[str, Any], model: Path, tmp_path: Path, planted: list[Kernel], asked_to_write: list[Kernel]
+) -> None:
+    outcome = optimize(model, tmp_path / "out.onnx", device="h200", **options)
+    assert outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx") and not asked_to_write
+    assert planted or "budget" in options
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, BudgetSpent])
+def test_a_draft_whose_proof_is_cut_short_is_not_used(
+    problem: type[BaseException],
+    model: Path,
+    tmp_path: Path,
+    gpu: list[str],
+    asked_to_write: list[Kernel],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rewriter.kernels.fuse.kernels.why_not_proved", Raised(problem("now")))
+    with suppress(BudgetSpent, KeyboardInterrupt):
+        at_leisure(model, tmp_path / "out.onnx")
+        assert not _nodes(tmp_path / "out.onnx")
+    assert not asked_to_write and not gpu
+
+
+class Raised:
+    """Whoever calls it is cut short."""
+
+    def __init__(self, problem: BaseException) -> None:
+        self.problem = problem
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        raise self.problem
+
+
+def test_what_cuts_a_check_short_shows_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that is asked for again is tested again, and a rule that is learned is checked again."""
+    kernel = lower("negative", {"x": parse_type("float16[8,8]")}, [("y", parse_term("Neg(x)"))])
+    builder = KernelBuilder()
+    builder._untested[kernel.digest] = kernel
+    custom = CustomKernels(get_device("h200"), ProfileStore(None, "any"), {}, [], SM_90, strict=False)
+    rule = kernel_rule(wrong(kernel), {})
+    custom._unproved[rule.id] = rule
+    for cut_short in (True, False):
+        with monkeypatch.context() as patch:
+            if cut_short:
+                patch.setattr(KernelBuilder, "test", Raised(KeyboardInterrupt()))
+                patch.setattr(kernels, "objections", Raised(KeyboardInterrupt()))
+            else:
+                patch.setattr(KernelBuilder, "test", Raised(NotFusable("it is wrong")))
+            with pytest.raises(KeyboardInterrupt if cut_short else NotFusable):
+                builder.confirm(kernel)
+            if cut_short:
+                with pytest.raises(KeyboardInterrupt):
+                    custom.is_proved(rule)
+    assert not custom.is_proved(rule) and any("was not used" in note for note in custom.notes)
+
+
+def test_wrong_kernels_of_a_cache_are_refused(
+    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that took everybody's word left a verdict, an incumbent and a rule with a wrong kernel; acceptance, which runs their
+    bodies here, says nothing of them."""
+    with monkeypatch.context() as patch:
+        patch.setattr("rewriter.kernels.fuse.kernels.lower", lambda *arguments: wrong(lower(*arguments)))
+        patch.setattr("rewriter.kernels.fuse.kernels.why_not_proved", lambda _: None)
+        patch.setattr("rules_db.trust.interpreted.why_not_proved", lambda _: None)
+        patch.setattr("rules_db.trust.check.check", lambda *_: [])
+        patch.setattr(kernels, "check", lambda *_: [])
+        patch.setattr("rules_db.store.check", lambda *_: [], raising=False)
+        patch.setattr(KernelBuilder, "test", lambda *_: None)
+        assert at_leisure(model, tmp_path / "poisoned.onnx").kernels == 1
+    verdicts, learned = remembered()
+    assert any("Kernel[" in text for text in verdicts) and learned, "else the test says nothing"
+    for name, options in (("recalled", {}), ("repeated", {"budget": 500.0}), ("anew", {"use_verdicts": False})):
+        outcome = at_leisure(model, tmp_path / f"{name}.onnx", **options)
+        (kernel,) = kernels_of(load(tmp_path / f"{name}.onnx").graph)
+        assert interpret(kernel, LEAST_TESTS, 0) is None, name
+        assert outcome.kernels == 1 and (name != "recalled" or not outcome.cached_verdict)

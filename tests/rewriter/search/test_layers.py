@@ -8,9 +8,10 @@ from onnx.parser import parse_model
 
 from mugraph.graph import Graph
 from mugraph.onnx import load
+from mugraph.onnx.kinds import opaque_kind
 from mugraph.terms.text import parse_type
 from rewriter.search.layer_runs import find_layer_runs
-from rewriter.search.layers import lift, opaque_kind, shorten
+from rewriter.search.layers import lift, shorten
 from rewriter.search.replay import replay
 from tests.support.graphs import ASSOCIATIVE, FACTOR, Builder, adapters, backtracking, moves_of, ops, rule
 
