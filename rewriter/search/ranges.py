@@ -295,11 +295,13 @@ class RangeOracle:
         finite, attended = self.assume_finite, self.assume_attended
         fewer = {Assumption.FINITE: (False, attended), Assumption.ATTENDED: (finite, False)}
         made = [assumption for assumption, kept in zip(fewer, (finite, attended), strict=True) if kept]
-        # Nothing is assumed of constants.
-        given = self.op_types, self.fold, self.defaults, self._of_constants
-        oracles = {a: RangeOracle(given[0], fewer[a][0], *given[1:3], fewer[a][1], given[3]) for a in made}
-        for oracle in oracles.values():
+        oracles = {}
+        for assumption in made:
+            is_finite, is_attended = fewer[assumption]
+            constants = self._of_constants  # nothing is assumed of them
+            oracle = RangeOracle(self.op_types, is_finite, self.fold, self.defaults, is_attended, constants)
             oracle._computed = self._computed
+            oracles[assumption] = oracle
         return oracles
 
     def rely(self, direction: str, values: tuple[int, ...], needed: Collection[Assumption]) -> None:
