@@ -231,7 +231,7 @@ def _is_guarded(graph: Graph, node: Node) -> bool:
     return maker is not None and maker[0].op == "IsNaN" and maker[0].inputs[0] == node.inputs[2]
 
 
-class _Computed(dict[int, np.ndarray | None]):
+class _KnownEntries(dict[int, np.ndarray | None]):
     """The entries of values that depend on constants alone, as many as there is room for; nothing for what is none."""
 
     def __init__(self) -> None:
@@ -285,7 +285,7 @@ class RangeOracle:
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
         self.ranges: dict[int, Range] = {}
-        self._computed = _Computed()
+        self._computed = _KnownEntries()
         self._masks = PositionMasks()
         self.huge: set[int] = set()
 
