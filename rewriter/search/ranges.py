@@ -231,7 +231,7 @@ def _is_guarded(graph: Graph, node: Node) -> bool:
     return maker is not None and maker[0].op == "IsNaN" and maker[0].inputs[0] == node.inputs[2]
 
 
-class _Computed(dict[int, np.ndarray | None]):
+class _KnownEntries(dict[int, np.ndarray | None]):
     """The entries of values that depend on constants alone, as many as there is room for; nothing for what is none."""
 
     def __init__(self) -> None:
@@ -285,7 +285,7 @@ class RangeOracle:
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
         self.ranges: dict[int, Range] = {}
-        self._computed = _Computed()
+        self._computed = _KnownEntries()
         self._masks = PositionMasks()
         self.huge: set[int] = set()
 
@@ -295,11 +295,13 @@ class RangeOracle:
         finite, attended = self.assume_finite, self.assume_attended
         fewer = {Assumption.FINITE: (False, attended), Assumption.ATTENDED: (finite, False)}
         made = [assumption for assumption, kept in zip(fewer, (finite, attended), strict=True) if kept]
-        # Nothing is assumed of constants.
-        given = self.op_types, self.fold, self.defaults, self._of_constants
-        oracles = {a: RangeOracle(given[0], fewer[a][0], *given[1:3], fewer[a][1], given[3]) for a in made}
-        for oracle in oracles.values():
+        oracles = {}
+        for assumption in made:
+            is_finite, is_attended = fewer[assumption]
+            constants = self._of_constants  # nothing is assumed of them
+            oracle = RangeOracle(self.op_types, is_finite, self.fold, self.defaults, is_attended, constants)
             oracle._computed = self._computed
+            oracles[assumption] = oracle
         return oracles
 
     def rely(self, direction: str, values: tuple[int, ...], needed: Collection[Assumption]) -> None:
