@@ -66,7 +66,7 @@ def _usual(sizes: np.ndarray) -> np.ndarray:
         medians[~empty] = np.nanmedian(rows[~empty], axis=1)
         shape = [length if place == axis else 1 for place in range(sizes.ndim)]
         np.minimum(usual, medians.reshape(shape), out=usual)
-    return np.maximum(usual, _LEAST * whole)
+    return np.asarray(np.maximum(usual, _LEAST * whole))
 
 
 def is_rounding(actual: np.ndarray, wanted: np.ndarray, dtype: DataType) -> bool:
@@ -77,8 +77,8 @@ def is_rounding(actual: np.ndarray, wanted: np.ndarray, dtype: DataType) -> bool
     if not np.array_equal(actual[~finite], wanted[~finite], equal_nan=True):
         return False
     a, w = actual[finite].astype(np.float64), wanted[finite].astype(np.float64)
-    least = float(ml_dtypes.finfo(dtype.numpy()).tiny) if dtype in FLOORS else 0.0
-    return bool((np.abs(a - w) <= _ROUNDINGS * FLOORS.get(dtype, 0.0) * np.abs(w) + least).all())
+    least = float(ml_dtypes.finfo(dtype.numpy()).smallest_subnormal) if dtype in FLOORS else 0.0  # type: ignore[no-untyped-call]
+    return bool((np.abs(a - w) <= _ROUNDINGS * (FLOORS.get(dtype, 0.0) * np.abs(w) + least)).all())
 
 
 def worst_distance(actual: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> Error:

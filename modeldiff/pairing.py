@@ -32,9 +32,10 @@ _LOOKED_AT = 4096
 """Entries in which they are looked for."""
 _EXACT = 1e-10
 """Relative error that float64 leaves of two formulas of one number."""
-_ELSEWHERE = " of the model after"
 _NEAR = 1e-5
 """Distance of two projections, of unit vectors, within which the tensors themselves are compared."""
+_ELSEWHERE = " of the model after"
+"""Behind a dimension symbol of the model after that is none of the model before."""
 
 
 @dataclass(frozen=True, slots=True)

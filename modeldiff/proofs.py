@@ -170,8 +170,8 @@ class Proofs:
         spelled = {names[name].name: term for name, term in filled.items()}
         rounded = [_rounded_to(pattern, types), _rounded_to(target, types)]
         if rounded[0] != rounded[1]:
-            names = [str(dtype or "no other type") for dtype in rounded]
-            return f"the one before rounds to {names[0]} on the way, the one after to {names[1]}"
+            first, second = (str(dtype or "no other type") for dtype in rounded)
+            return f"the one before rounds to {first} on the way, the one after to {second}"
         sides = (substitute(pattern, spelled),), (target,)
         return _Equation(CandidateRule(*sides, candidate_types(*sides, types)), pattern, types, values, spelled, errors)
 

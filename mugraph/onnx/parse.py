@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError, EncodeError  # type: ignore[imp
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from mugraph.onnx.scopes import nested_graphs, nested_nodes, nested_tensors
-from mugraph.onnx.weights import ModelError, Weights, is_stored, store_at
+from mugraph.onnx.weights import FileState, ModelError, Weights, is_stored, store_at
 from mugraph.onnx.wire import Buffer, Damaged, Field, delimited, fields
 from mugraph.ops import DESCRIBED_OPSET, RUNTIME_OPERATORS
 
@@ -51,7 +51,7 @@ def parse(source: str | Path | ModelProto) -> tuple[Weights, ModelProto]:
     weights = Weights(path)
     try:
         status = path.stat()
-        weights.files[path.parent / path.name] = (status.st_size, status.st_mtime_ns)
+        weights.files[path.parent / path.name] = FileState.of(status)
         if status.st_size > _PROTOBUF_LIMIT:
             raise ModelError(f"{path} is larger than 2 GiB, which onnxruntime cannot read; save it with external data")
         if not status.st_size:

@@ -31,7 +31,7 @@ from mugraph.onnx.positions import PositionReader
 from mugraph.onnx.scopes import captured, declarations, executed_nodes, name_apart, names_read, nested_tensors, node_count
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues, restrictions_in_words
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
-from mugraph.onnx.weights import ModelError, Weights
+from mugraph.onnx.weights import FileState, ModelError, Weights
 from mugraph.ops import NotUnderstood
 from mugraph.ops.support import RECURRENT
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, Unequal, concrete, same_shape
@@ -86,7 +86,7 @@ class ReadFrom:
 
     path: Path | None
     memory: bytes
-    files: Mapping[Path, tuple[int, int]]
+    files: Mapping[Path, FileState]
     message: bytes
     distrusted: frozenset[str]
 

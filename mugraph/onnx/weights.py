@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -22,6 +24,7 @@ from mugraph.terms.shape import DataType, TensorType
 
 __all__ = [
     "CHUNK",
+    "FileState",
     "ModelError",
     "Weights",
     "as_texts",
@@ -87,6 +90,27 @@ def as_texts(array: np.ndarray) -> np.ndarray:
     return np.asarray(texts, object).reshape(array.shape)
 
 
+class FileState(NamedTuple):
+    """What tells that a file is still the one that was read.
+
+    Size and modification time are the same of a file that was put in its place with its time kept, or with the one time that
+    reproducible builds give to all.
+
+    Attributes:
+        size: in bytes.
+        modified, changed: when its content was, and when anything about it was, its name included, in nanoseconds.
+    """
+
+    size: int
+    modified: int
+    changed: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileState:
+        """As the system tells it."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
 @dataclass(slots=True)
 class Weights:
     """Access to the stored tensors of one model.
@@ -94,12 +118,12 @@ class Weights:
     Attributes:
         path: the model file; ``None`` for a model in memory.
         memory: the serialised model, where there is no file.
-        files: the external data files with size and modification time (ns), as they were when the model was read.
+        files: the model file and its data files, as they were when the model was read.
     """
 
     path: Path | None
     memory: bytes = b""
-    files: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    files: dict[Path, FileState] = field(default_factory=dict)
     _digest: str = field(default="", init=False, repr=False, compare=False)
     _digesting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
@@ -156,7 +180,7 @@ class Weights:
         if offset < 0 or declared != length:
             raise ModelError(f"{who} has {declared} bytes at {offset}, its type says {length}; export the model again")
         path = self.path.parent / location
-        size, _ = self._identity(path, who)
+        size = self._identity(path, who).size
         if offset + length > size:
             raise ModelError(f"{who} needs {offset + length} bytes of {path}, which has {size}; copy the file completely")
         return _Place(path, offset, length)
@@ -167,7 +191,7 @@ class Weights:
         folders = (self.path.parent.resolve(), self.path.resolve().parent)
         return any(path.resolve().is_relative_to(folder) for folder in folders)
 
-    def _identity(self, path: Path, who: str) -> tuple[int, int]:
+    def _identity(self, path: Path, who: str) -> FileState:
         try:
             if path not in self.files and not self._is_within(path):
                 raise ModelError(f"{who} is a link to {path.resolve()}, outside the model's directory; copy it beside the model")
@@ -177,7 +201,7 @@ class Weights:
             raise ModelError(f"{who} is missing: {path}: {reason}; put the file beside the model") from None
         if not path.is_file():
             raise ModelError(f"{who} is no file: {path}; put the file beside the model")
-        identity = (status.st_size, status.st_mtime_ns)
+        identity = FileState.of(status)
         if self.files.setdefault(path, identity) != identity:
             raise ModelError(f"{self.label}: {path} has changed since the model was read; read the model again")
         return identity
@@ -261,13 +285,9 @@ class Weights:
 
     def _computed_digest(self) -> str:
         content = hashlib.sha256()
-        if self.path is None:
-            content.update(self.memory)
-        else:
-            with self.path.open("rb") as file:
-                while piece := file.read(CHUNK):
-                    content.update(piece)
-        for path, identity in sorted(self.files.items()):
+        for piece in self.model_chunks():
+            content.update(piece)
+        for path, state in sorted(self.files.items()):
             if path != self.path:
-                content.update(repr((path.name, identity)).encode())
+                content.update(repr((path.name, (state.size, state.modified))).encode())
         return content.hexdigest()

@@ -350,6 +350,28 @@ def test_a_model_beyond_two_gigabytes_spills(tmp_path: Path, monkeypatch: pytest
         to_bytes(model, model.graph)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("changed", ["model.onnx", "weights.bin"])
+def test_a_file_of_the_same_size_and_time_is_another(changed: str, in_place: bool, tmp_path: Path) -> None:
+    """Reproducible builds give one time to all files, and a copy may keep that of the original."""
+    source = external_model(tmp_path)
+    model, path, other = load(source), tmp_path / changed, tmp_path / "other"
+    before = path.stat()
+    content = path.read_bytes()[::-1]
+    (path if in_place else other).write_bytes(content)
+    os.utime(path if in_place else other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    if not in_place:
+        other.replace(path)
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    (tmp_path / "away").mkdir()
+    with pytest.raises(ModelError, match=f"{changed} has changed since the model was read"):
+        copy(model, tmp_path / "away" / "out.onnx")
+    if changed == "model.onnx":
+        with pytest.raises(ModelError, match="has changed since the model was read"):
+            model.digest()
+
+
 def test_weights_are_loaded_only_when_asked_for(tmp_path: Path) -> None:
     source = external_model(tmp_path)
     model = load(source)

@@ -40,6 +40,7 @@ from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.kernels import custom as kernels
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
 from rewriter.kernels.fuse.builder import NotFusable
+from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure import processes
@@ -58,6 +59,7 @@ from rewriter.run.target import Target
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 from rules_db.entries import read_all
+from rules_db.exchange import format_rule
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Interpretation
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_of_rule, kernel_rule
@@ -781,3 +783,29 @@ def test_wrong_kernels_of_a_cache_are_refused(
         (kernel,) = kernels_of(load(tmp_path / f"{name}.onnx").graph)
         assert interpret(kernel, LEAST_TESTS, 0) is None, name
         assert outcome.kernels == 1 and (name != "recalled" or not outcome.cached_verdict)
+
+
+def test_what_a_search_says_is_proved_is_checked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process searches kernels: its word on them is a stranger's."""
+    graph = load(model).graph
+    (fusable, *_) = (f for f in propose(graph) if f.terms[0].op == "Mul" and len(f.terms) == 1)
+    kernel = wrong(lower("wrong", fusable.types, [("y0", fusable.terms[0])]))
+    with monkeypatch.context() as patch:
+        patch.setattr("rules_db.trust.interpreted.why_not_proved", lambda _: None)
+        texts = [format_rule(kernel_rule(kernel, {"group": "searched"}))]
+
+    class Searcher:
+        def __init__(self, *_: object) -> None:
+            self.answers = iter([(texts, 1), (None, 1)])
+
+        def answer(self, *_: object) -> tuple[list[str] | None, int]:
+            return next(self.answers)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("rewriter.run.kernel_search.Worker", Searcher)
+    outcome = optimize(model, tmp_path / "out.onnx", device="h200", budget=60.0, search_kernels=5.0)
+    assert any("1 kernels were found for 1 of 1 subprograms" in note for note in outcome.notes), outcome.notes
+    assert any("is not proved and was not used" in note for note in outcome.notes), outcome.notes
+    assert kernel not in kernels_of(load(tmp_path / "out.onnx").graph)
