@@ -295,12 +295,15 @@ class KernelProposals:
     def _readings_of(self, rule: Rule, present: frozenset[DataType]) -> Iterator[_Reading]:
         """A stored multi-level rule with the element types that it may stand for."""
         stored = kernel_of_rule(rule)
-        for types in () if stored is None else _readings(stored, present):
+        if stored is None:
+            return
+        for types in _readings(stored, present):
             key = (rule.id, tuple(sorted(types.items())))
             if key not in self._readings:
                 kernel = retyped(stored, types)
-                drafted = Direction(DraftKernel(kernel, kernel).rule, True, self.provider)
-                self._readings[key] = _Reading(rule, key[1], kernel, drafted, is_stored=kernel == stored)
+                is_stored = kernel == stored
+                direction = Direction(rule if is_stored else DraftKernel(kernel, kernel).rule, True, self.provider)
+                self._readings[key] = _Reading(rule, key[1], kernel, direction, is_stored)
             yield self._readings[key]
 
     def _in_turn(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> tuple[Candidate, _Priced]:
@@ -425,7 +428,7 @@ class _Reading:
         rule: as it is stored.
         types: its element types, and what they stand for.
         kernel: with these.
-        direction: the rule with these, a draft.
+        direction: the rule with these; a draft where they are not the stored ones.
         is_stored: whether its kernel is the stored one.
     """
 
