@@ -18,7 +18,19 @@ from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["Entry", "RuleBook", "Usable", "by_size", "preferred", "proved", "read_all", "told_of", "unproved", "way_out"]
+__all__ = [
+    "Entry",
+    "RuleBook",
+    "Usable",
+    "by_size",
+    "not_used",
+    "preferred",
+    "proved",
+    "read_all",
+    "told_of",
+    "unproved",
+    "way_out",
+]
 
 _HEADING = re.compile(r"^rule[ \t]+(\S+)", re.MULTILINE)
 
@@ -235,6 +247,11 @@ class Usable:
     def told(self, name: str) -> str:
         """A sentence about what was skipped, of the file or database ``name``; empty where nothing was."""
         return told_of(self.skipped, len(self.rules), name)
+
+
+def not_used(rule: Rule, reason: str) -> str:
+    """A sentence about a rule that was remembered as one that stands, and does not (:meth:`RuleBook.objection`)."""
+    return f"rule {rule.id} was remembered as one that stands, but it is not used: {reason}"
 
 
 def told_of(skipped: Mapping[str, str], used: int, name: str) -> str:

@@ -98,7 +98,7 @@ class PresumedRules(RuleBook):
         memory = memory or RememberedChecks()
         standing, skipped, fresh = list[Entry](), dict[str, str](), list[tuple[Entry, Evidence]]()
         for entry in entries:
-            evidence = None if _KERNEL in entry.text else memory.evidence(entry)
+            evidence = memory.evidence(entry)
             if evidence is None:
                 usable = Usable.of([entry], Trust.TESTED)
                 if not usable.rules:
@@ -129,7 +129,3 @@ class PresumedRules(RuleBook):
             if skipped:
                 self._memory.forget()
         return self._objections[rule.id]
-
-
-_KERNEL = "Kernel["
-"""In the text of a multi-level rule: such are asked for by other ways than a match, so that nothing is presumed of them."""

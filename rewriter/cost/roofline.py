@@ -30,7 +30,7 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided
 from mugraph.terms.term import Attrs, AttrValue, Term, walk
 from rewriter.cost.devices import Device, get_device
-from rewriter.cost.schedules import ranked
+from rewriter.cost.schedules import least_time
 from rewriter.cost.signature import bytes_of
 
 __all__ = ["node_microseconds", "operand_types", "product_sizes"]
@@ -132,7 +132,7 @@ def _seen_tiles(queries: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _kernel_microseconds(device: str, kernel: Kernel, sizes: tuple[tuple[str, int], ...]) -> float:
-    return ranked(kernel, get_device(device), dict(sizes), most=1)[0][0]
+    return least_time(kernel, get_device(device), dict(sizes))
 
 
 def _graph_defined(device: Device, kernel: Kernel, operands: Sequence[TensorType]) -> float:

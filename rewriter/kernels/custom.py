@@ -37,7 +37,7 @@ from rewriter.kernels.triton.compile import Architecture, Compiler
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 from rewriter.search.moves import Moves
-from rules_db.entries import read_all
+from rules_db.entries import not_used, read_all
 from rules_db.files import StoreError, cache_folder
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
@@ -46,7 +46,7 @@ from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
 
-__all__ = ["CustomKernels", "default_architectures", "learned_path"]
+__all__ = ["CustomKernels", "default_architectures", "learned_path", "unobjected"]
 
 _T = TypeVar("_T")
 
@@ -72,6 +72,11 @@ def default_architectures(device: Device) -> tuple[Architecture, ...]:
     return (Architecture(device.architecture), Architecture(80, is_ptx=True))
 
 
+def unobjected(rule: Rule) -> str:
+    """No reason against a rule."""
+    return ""
+
+
 class CustomKernels:
     """The custom kernels of one run, for a GPU.
 
@@ -85,6 +90,7 @@ class CustomKernels:
         grid: other sizes at which kernels should be as fast as those that are tuned for them.
         measures: the GPU is here and may be asked for times.
         learned: database of multi-level rules of earlier runs, which those of this one are added to; ``None`` for none.
+        objection: why one of the rules may not be applied, asked before anything rests on it; empty where it may.
     """
 
     provider = "cuda"
@@ -106,11 +112,12 @@ class CustomKernels:
         grid: Sequence[Mapping[str, int]] = (),
         measures: bool = True,
         trust: Trust = Trust.PROVED,
+        objection: Callable[[Rule], str] = unobjected,
     ) -> None:
         self.device, self.store, self.sizes, self.grid = device, store, sizes, grid
         self.architectures, self.strict, self.learned = tuple(architectures), strict, learned
         self.compiler, self.timer = Compiler(), self._timer()
-        self._unproved: dict[str, Rule] = {}
+        self._unproved, self._objection = dict[str, Rule](), objection
         self._wrong: set[str] = set()
         self.notes: list[str] = []
         self._searched: dict[str, Rule] = {}
@@ -203,13 +210,16 @@ class CustomKernels:
         yield from SchemeProposals(self.proposals, works).children(moves, candidate)
 
     def is_proved(self, rule: Rule) -> bool:
-        """Whether a stored rule holds: what other runs learned is checked once more, as rules from outside are."""
+        """Whether a stored rule holds: what other runs learned is checked once more, and so is what is remembered to stand."""
         learned = self._unproved.get(rule.id)
         if learned is not None:
             if failures := objections(learned, load_axioms(), self._trust):
                 self._wrong.add(rule.id)
                 self.notes.append(f"{self.learned}: rule {rule.id} is not proved and was not used: {failures[0]}")
             del self._unproved[rule.id]  # now that it is known: what cuts the check short leaves it as it was
+        elif rule.id not in self._wrong and (reason := self._objection(rule)):
+            self._wrong.add(rule.id)
+            self.notes.append(not_used(rule, reason))
         return rule.id not in self._wrong
 
     def refusal(self, rule: Rule) -> str:

@@ -6,7 +6,7 @@ What a kernel takes before it was timed is what a roofline says of its body; the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
@@ -22,7 +22,7 @@ from rewriter.cost.schedules.cpu import cpu_schedules
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.c.compile import LEVELS, Level
 from rewriter.kernels.c.objects import ObjectCompiler, levels_here
-from rewriter.kernels.custom import CustomKernels
+from rewriter.kernels.custom import CustomKernels, unobjected
 from rewriter.kernels.measure.cpu_bench import CpuTrial
 from rewriter.kernels.measure.processes import KernelTimer, Trial
 from rewriter.kernels.measure.trials import NotMeasured
@@ -75,10 +75,11 @@ class CpuKernels(CustomKernels):
         *,
         measures: bool = True,
         trust: Trust = Trust.PROVED,
+        objection: Callable[[Rule], str] = unobjected,
         parts: Sequence[int] = (MOST_PARTS, 1),
     ) -> None:
         self.parts = tuple(parts)
-        super().__init__(device, store, sizes, rules, (), True, learned, measures=measures, trust=trust)
+        super().__init__(device, store, sizes, rules, (), True, learned, measures=measures, trust=trust, objection=objection)
         self.objects = ObjectCompiler()
 
     def _timer(self) -> KernelTimer:

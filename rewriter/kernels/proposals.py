@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import retyped, specialised
@@ -25,12 +25,12 @@ from mugraph.terms.term import walk
 from rewriter.kernels.chunks import ChunkedAttention
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
-from rewriter.kernels.fuse.kernels import KernelBuilder
+from rewriter.kernels.fuse.kernels import DraftKernel, KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
-from rewriter.search.match import Match, RootIndex, RootMatch, bind_dims, find_root_matches, join
+from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, bind_dims, find_root_matches, join
 from rewriter.search.moves import Moves
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule, Side
@@ -60,8 +60,10 @@ _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
 
 
-_Priced = list[tuple[float, Direction, Candidate]]
-"""Microseconds that a move saves, its direction and what comes of it."""
+_Rivals = list[tuple[Direction, Sequence[Match]]]
+"""Kernels that read and write the same values, and their sites."""
+_Priced = list[tuple[float, _Rivals, Candidate]]
+"""Microseconds that the cheapest of some rivals saves, the rivals, it first, and what comes of it."""
 
 
 _PRICING = 0.5
@@ -91,7 +93,7 @@ class KernelProposals:
 
     Args:
         stored: gives multi-level rules, when they are first needed: where they match, nothing is built.
-        is_proved: asked of a stored rule that matches, before it is used.
+        is_proved: asked of a stored rule that matches, before anything rests on it.
         provider: of the models that get kernels.
         why_unwritten: says why a kernel cannot be scheduled or has no text for the device, else nothing. One that cannot be
             written has a price, too, would displace better ones, and be dropped in the end.
@@ -113,8 +115,9 @@ class KernelProposals:
         self._give_stored, self._is_proved, self.provider = stored, is_proved, provider
         self._builder, self._chunked = KernelBuilder(), ChunkedAttention()
         self._directions: dict[str, Direction] = {}
-        self._drafts: dict[str, tuple[FusableSet, Form]] = {}
-        self._readings: dict[tuple[str, tuple[tuple[DataType, DataType], ...]], tuple[Kernel, Direction]] = {}
+        self._drafts: dict[str, Callable[[], Rule]] = {}
+        self._readings: dict[tuple[str, _Types], _Reading] = {}
+        self._sized: dict[tuple[str, _Types, _Sizes], Rule | None] = {}
 
     @property
     def is_open(self) -> bool:
@@ -186,29 +189,44 @@ class KernelProposals:
         """Tests a kernel that is about to be used, as far as it was not. Raises NotFusable where it is wrong."""
         self._builder.confirm(kernel)
 
-    def proposals(self, graph: Graph) -> Iterator[Direction]:
-        """The rules that put kernels in place of a graph's fusable sets: stored ones for its sizes, then those that are built.
+    def proposals(self, graph: Graph) -> Iterator[tuple[Direction, Sequence[Match]]]:
+        """The rules that put kernels in place of a graph's fusable sets, and where: stored ones for its sizes, then those that
+        are built.
 
         What a stored rule of the lowering's covers is not lowered again; what a search found stands beside what is lowered. What
         is built is neither proved nor tested yet.
         """
+        for rivals in self._rivals(graph):
+            yield from rivals
+
+    def _rivals(self, graph: Graph) -> Iterator[_Rivals]:
+        """As :meth:`proposals`; stored rules that read and write the same values together."""
         covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
+        rivals: dict[object, _Rivals] = {}
         for direction, matches in self.known(graph):
+            places = [(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches]
             if is_lowered(direction.rule):
-                covered |= {(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches}
-            yield direction
+                covered.update(places)
+            rivals.setdefault(tuple(places), []).append((direction, matches))
+        yield from rivals.values()
         for fusable in propose(graph):
             if (tuple(sorted(fusable.roots)), frozenset(fusable.operands.values())) not in covered:
-                yield from self._drafted(fusable)
+                for direction in self._drafted(fusable):
+                    yield [(direction, matches_of(graph, direction))]
 
-    def known(self, graph: Graph) -> Iterator[tuple[Direction, list[Match]]]:
-        """The stored rules for a graph's sizes, and where they match; nothing is built for them."""
+    def known(self, graph: Graph) -> Iterator[tuple[Direction, Sequence[Match]]]:
+        """The stored rules for a graph's sizes, and where they match; nothing is built for them.
+
+        Those of the lowering's, in whose place nothing else is built, are checked before. What a search found is a draft: it is
+        checked, and tested where its element types are others, once its price says that it saves something.
+        """
         types = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
         present = frozenset(type_.dtype for type_ in types if type_ is not None) & _ELEMENTS
-        for rule in self._stored:
-            for direction, matches in self._made_for(graph, rule, present):
-                if not self._is_proved(rule):
-                    break
+        readings = [reading for rule in self._stored for reading in self._readings_of(rule, present)]
+        general = _matches_of_all(graph, [reading.direction for reading in readings])
+        sized = [direction for reading in readings for direction in self._made_for(graph, reading, general[reading.direction])]
+        for direction, matches in _matches_of_all(graph, sized).items():
+            if matches:
                 yield direction, matches
 
     def proved(self, fusable: FusableSet) -> Iterator[Direction]:
@@ -223,8 +241,7 @@ class KernelProposals:
 
         def drafted(form: Form) -> Rule:
             rule = self._builder.draft(fusable, form).rule
-            if rule.id not in self._directions:
-                self._drafts[rule.id] = fusable, form
+            self._draft(rule, lambda: self._builder.build(fusable, form).rule)
             return rule
 
         return self._of_forms(fusable, drafted)
@@ -246,7 +263,7 @@ class KernelProposals:
         rule = move.direction.rule
         if rule.id in self._drafts:
             try:
-                self._directions[rule.id] = Direction(self._builder.build(*self._drafts[rule.id]).rule, True, self.provider)
+                self._directions[rule.id] = Direction(self._drafts[rule.id](), True, self.provider)
                 del self._drafts[rule.id]
             except NotFusable as problem:
                 self.reasons[str(problem)] += 1
@@ -267,33 +284,76 @@ class KernelProposals:
             self._directions[rule.id] = Direction(rule, True, self.provider)
         return self._directions[rule.id]
 
-    def _reading(self, rule: Rule, stored: Kernel, types: Mapping[DataType, DataType]) -> tuple[Kernel, Direction]:
-        """A stored rule's kernel for other element types, and the rule with it."""
-        key = (rule.id, tuple(sorted(types.items())))
-        if key not in self._readings:
-            kernel = retyped(stored, types)
-            self._readings[key] = kernel, self._direction(kernel_rule(kernel, _origin(rule)))
-        return self._readings[key]
+    def _draft(self, rule: Rule, certified: Callable[[], Rule]) -> None:
+        """Enters a rule that no evidence stands behind yet.
+
+        Args:
+            certified: gives the same rule with its evidence; raises NotFusable where it has none.
+        """
+        if rule.id not in self._directions:
+            self._drafts[rule.id] = certified
+
+    def _readings_of(self, rule: Rule, present: frozenset[DataType]) -> Iterator[_Reading]:
+        """A stored multi-level rule with the element types that it may stand for."""
+        stored = kernel_of_rule(rule)
+        if stored is None:
+            return
+        for types in _readings(stored, present):
+            key = (rule.id, tuple(sorted(types.items())))
+            if key not in self._readings:
+                kernel = retyped(stored, types)
+                is_stored = kernel == stored
+                direction = Direction(rule if is_stored else DraftKernel(kernel, kernel).rule, True, self.provider)
+                self._readings[key] = _Reading(rule, key[1], kernel, direction, is_stored)
+            yield self._readings[key]
 
     def _in_turn(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> tuple[Candidate, _Priced]:
         """The candidate after the best kernels in turn, and each of them alone, the best first, as far as the time allows."""
         priced: _Priced = []
         least = left() * (1 - _PRICING)
-        for direction in self.proposals(candidate.graph):
+        for rivals in self._rivals(candidate.graph):
             if left() < least:
                 break
-            child = self._priced(moves, candidate, matches_of(candidate.graph, direction))
+            rivals = self._cheapest_first(moves, candidate, rivals)
+            child = self._priced(moves, candidate, rivals[0][1]) if rivals else None
             if child is not None and child.moves[-1].gain > 0:
-                priced.append((child.moves[-1].gain, direction, child))
+                priced.append((child.moves[-1].gain, rivals, child))
         priced.sort(key=lambda item: -item[0])
         current = candidate
-        for _, direction, _ in priced:
+        for _, rivals, _ in priced:
             if left() < 0:
                 break
-            following = self._priced(moves, current, matches_of(current.graph, direction))
-            if following is not None and following.cost < current.cost:
-                current = self._confirmed(following) or current
+            current = self._with_best(moves, current, rivals)
         return current, priced
+
+    def _cheapest_first(self, moves: Moves, candidate: Candidate, rivals: _Rivals) -> _Rivals:
+        """Rivals by the prices of their kernels alone, as all else that they change is the same; without those that have none."""
+        if len(rivals) == 1:
+            return rivals
+        priced = [(self._kernel_price(moves, candidate, matches[0]), place) for place, (_, matches) in enumerate(rivals)]
+        return [rivals[place] for price, place in sorted(priced) if price < math.inf]
+
+    def _kernel_price(self, moves: Moves, candidate: Candidate, match: Match) -> float:
+        """Microseconds of a kernel at a site; infinite where it cannot stand there or has no schedule."""
+        plan = moves.matches.pool.plan(match, candidate.graph)
+        if isinstance(plan, NoMatch):
+            return math.inf
+        (node, _), *_ = plan.values()
+        try:
+            return moves.prices.cost(candidate.graph, node)
+        except (InvalidBlock, ShapeError, Undecided) as problem:
+            self.reasons[str(problem)] += 1
+            return math.inf
+
+    def _with_best(self, moves: Moves, candidate: Candidate, rivals: _Rivals) -> Candidate:
+        """The candidate with the first of some rivals that stands, as long as that saves something."""
+        for _, matches in rivals:  # a kernel that was put in place makes none of them match anywhere else
+            following = self._priced(moves, candidate, matches)
+            if following is None or following.cost >= candidate.cost:
+                break
+            if (confirmed := self._confirmed(following)) is not None:
+                return confirmed
+        return candidate
 
     def _take(self, moves: Moves, candidate: Candidate, direction: Direction) -> Candidate | None:
         """The candidate with the kernel wherever its fusable set is; ``None`` where it is nowhere or no schedule fits."""
@@ -318,31 +378,71 @@ class KernelProposals:
             self._asked[kernel] = self._why_unwritten(kernel)
         return self._asked[kernel]
 
-    def _made_for(self, graph: Graph, rule: Rule, present: frozenset[DataType]) -> Iterator[tuple[Direction, list[Match]]]:
-        """A stored multi-level rule with the sizes and element types of the places where it matches."""
-        stored = kernel_of_rule(rule)
-        if stored is None:
-            return
-        for types in _readings(stored, present):
-            kernel, general = self._reading(rule, stored, types)
-            groups: dict[tuple[tuple[str, Dim], ...], list[Match]] = {}
-            for match in matches_of(graph, general):
-                # A rule of one float type matches every one; this kernel is for its own.
-                if not all(_has_type(graph, value, general.rule.types[name].dtype) for name, value in match.variables):
-                    continue
+    def _made_for(self, graph: Graph, reading: _Reading, matches: Sequence[Match]) -> list[Direction]:
+        """A stored rule's reading with each of the sizes of the places where it matches."""
+        kernel, bound = reading.kernel, dict[_Sizes, None]()
+        for match in matches:
+            # A rule of one float type matches every one; this kernel is for its own.
+            if all(_has_type(graph, value, reading.direction.rule.types[name].dtype) for name, value in match.variables):
                 sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
                 if len(sizes) == len(kernel.symbols) and _fits(graph, match, kernel, sizes):
-                    groups.setdefault(tuple(sorted(sizes.items())), []).append(match)
-            try:
-                if groups and kernel != stored:
-                    self._builder.test(kernel)
-            except NotFusable as reason:
-                self.reasons[str(reason)] += 1
-                continue
-            for bound, matches in groups.items():
-                sized = specialised(kernel, dict(bound))
-                if not sized.is_empty:
-                    yield self._direction(kernel_rule(sized, _origin(rule), general=kernel)), matches
+                    bound.setdefault(tuple(sorted(sizes.items())))
+        if bound and is_lowered(reading.rule) and (reason := self._objection(reading)):
+            self.reasons[reason] += 1
+            return []
+        made = (self._specialised(reading, sizes) for sizes in bound)
+        return [self._direction(rule) for rule in made if rule is not None]
+
+    def _specialised(self, reading: _Reading, sizes: _Sizes) -> Rule | None:
+        """A stored rule's reading with sizes, as a draft; ``None`` where its kernel computes nothing."""
+        key = (reading.rule.id, reading.types, sizes)
+        if key not in self._sized:
+            sized = specialised(reading.kernel, dict(sizes))
+            draft = DraftKernel(sized, reading.kernel).rule
+            self._sized[key] = None if sized.is_empty else replace(draft, provenance=_origin(reading.rule))
+            self._draft(draft, partial(self._certified, reading, sized))
+        return self._sized[key]
+
+    def _certified(self, reading: _Reading, sized: Kernel) -> Rule:
+        """The rule of a stored kernel with sizes. Raises NotFusable where the stored one does not stand, or not as it is read."""
+        if reason := self._objection(reading):
+            raise NotFusable(reason)
+        return kernel_rule(sized, _origin(reading.rule), general=reading.kernel)
+
+    def _objection(self, reading: _Reading) -> str:
+        """Why a stored rule may not be used with some element types; empty where it may."""
+        if not self._is_proved(reading.rule):
+            return f"stored rule {reading.rule.id} does not stand"
+        try:
+            if not reading.is_stored:
+                self._builder.test(reading.kernel)
+        except NotFusable as reason:
+            return str(reason)
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A stored multi-level rule with certain element types, and sizes left open.
+
+    Attributes:
+        rule: as it is stored.
+        types: its element types, and what they stand for.
+        kernel: with these.
+        direction: the rule with these; a draft where they are not the stored ones.
+        is_stored: whether its kernel is the stored one.
+    """
+
+    rule: Rule
+    types: _Types
+    kernel: Kernel
+    direction: Direction
+    is_stored: bool
+
+
+_Types = tuple[tuple[DataType, DataType], ...]
+_Sizes = tuple[tuple[str, Dim], ...]
+"""Symbols and what they are at a place."""
 
 
 def is_lowered(rule: Rule) -> bool:
@@ -456,23 +556,35 @@ def _forms(fusable: FusableSet) -> Sequence[Form]:
     return (Form(), Form(accumulated=True)) if has_statistics and has_product and "Softmax" not in ops else (Form(),)
 
 
-def matches_of(graph: Graph, direction: Direction) -> list[Match]:
+def matches_of(graph: Graph, direction: Direction) -> Sequence[Match]:
     """All matches of one direction in a graph."""
-    index = RootIndex([direction])
-    roots = {root.op for root in direction.pattern}
-    parts: list[list[RootMatch]] = [[] for _ in direction.pattern]
-    for node in list(graph.references):
-        if node.op not in roots:
-            continue
-        for value in node.values:
-            if graph.is_live(value):
-                for hit in find_root_matches(graph, index, value):
-                    parts[hit.root].append(hit)
+    return _matches_of_all(graph, [direction])[direction]
+
+
+def _matches_of_all(graph: Graph, directions: Iterable[Direction]) -> dict[Direction, Sequence[Match]]:
+    """All matches of each of some directions in a graph; those of equal patterns are looked for once."""
+    alike: dict[object, list[Direction]] = {}
+    for direction in dict.fromkeys(directions):
+        look = (direction.pattern, direction.floats, direction.rule.float_class, tuple(sorted(direction.rule.types.items())))
+        alike.setdefault(look, []).append(direction)
+    first = [same[0] for same in alike.values()]
+    index, found = RootIndex(first), {direction: [list[RootMatch]() for _ in direction.pattern] for direction in first}
+    for value in _live_values(graph, index.by_operator.keys()):
+        for hit in find_root_matches(graph, index, value):
+            found[hit.direction][hit.root].append(hit)
+    matches: dict[Direction, Sequence[Match]] = {}
+    for same in alike.values():
+        parts = [sorted(part, key=lambda hit: hit.value) for part in found[same[0]]]
+        own = sorted(join(same[0], parts), key=lambda match: match.values) if all(parts) else []
+        matches |= {other: own if other is same[0] else [replace(m, direction=other) for m in own] for other in same}
+    return {direction: matches[direction] for direction in directions}
+
+
+def _live_values(graph: Graph, operators: Collection[str]) -> Iterator[int]:
+    """The live values that some operators make."""
+    for node in graph.references:
+        if node.op in operators:
+            yield from filter(graph.is_live, node.values)
     for value, (node, _) in graph.definitions.items():
-        if node.op in roots and value not in node.values and graph.is_live(value):
-            for hit in find_root_matches(graph, index, value):
-                parts[hit.root].append(hit)
-    if not all(parts):
-        return []
-    matches = list(join(direction, [sorted(part, key=lambda hit: hit.value) for part in parts]))
-    return sorted(matches, key=lambda match: match.values)
+        if node.op in operators and value not in node.values and graph.is_live(value):
+            yield value

@@ -59,6 +59,7 @@ def open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes)
             learned,
             measures=task.measures and target.here,
             trust=trust,
+            objection=rules.objection,
             parts=parts_for(options.precision),
         )
     else:
@@ -73,6 +74,7 @@ def open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes)
             grid=size_grid(task.model, task.sizes),
             measures=task.measures,
             trust=trust,
+            objection=rules.objection,
         )
     kernels.keep_as_given(task.model.graph)
     return RunKernels(task.model, kernels)

@@ -32,7 +32,7 @@ from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.task import Task, not_judged
 from rewriter.search.candidate import RecordedMove
 from rewriter.search.ranges import ConstantRanges, read_by_guards
-from rules_db.entries import RuleBook
+from rules_db.entries import RuleBook, not_used
 from rules_db.library import open_presumed, presumed_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
@@ -162,7 +162,7 @@ class Workbench:
     def objection(self, rule: Rule) -> str:
         """Why a rule may not be applied, which the notes say then; empty where it may."""
         if reason := self.rules.objection(rule):
-            self.notes.add(f"rule {rule.id} was remembered as one that stands, but it is not used: {reason}")
+            self.notes.add(not_used(rule, reason))
         return reason
 
     @cached_property

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
@@ -201,30 +202,57 @@ def _without(whole: tuple[Atom, ...], part: tuple[Atom, ...]) -> tuple[Atom, ...
 
 
 class _Whole:
-    """An expression of which others may be part: the goal's, or one within it."""
+    """An expression of which others may be part: the goal's, or one within it.
+
+    A monomial has a number, the sum of random ones of its atoms, so that a factor is a difference. Where a sum times a factor is
+    part of the expression, so are the numbers; only then are monomials compared.
+    """
 
     def __init__(self, expression: Expression) -> None:
-        self._monomials = expression
-        self._counts = Counter(expression)
-        self._above = {a for num, _ in expression for a in num}
-        self._below = {a for _, den in expression for a in den}
+        self._monomials, self._counts = expression, Counter(expression)
+        drawn = random.Random(0)
+        self._above = {a: drawn.getrandbits(61) for a in dict.fromkeys(a for num, _ in expression for a in num)}
+        self._below = {a: drawn.getrandbits(61) for a in dict.fromkeys(a for _, den in expression for a in den)}
+        self._numbers = {self._number(monomial): monomial for monomial in self._counts}
+
+    def _number(self, monomial: Monomial) -> int:
+        num, den = monomial
+        return sum(map(self._above.__getitem__, num)) + sum(map(self._below.__getitem__, den))
 
     def has(self, x: Expression) -> bool:
         """Whether x times a factor is among the monomials, or x a factor of what is divided by."""
         if len(x) == 1:
             ((above, below),) = x
-            if not below and self._below.issuperset(above) and any(_within(above, den) for _, den in self._monomials):
+            if not below and self._below.keys() >= set(above) and any(_within(above, den) for _, den in self._monomials):
                 return True
-        if not all(self._above.issuperset(num) and self._below.issuperset(den) for num, den in x):
+        if len(x) > len(self._monomials):
+            return False
+        try:
+            numbers = list(map(self._number, x))
+        except KeyError:  # an atom that the expression has not
             return False
         (num, den), rest = x[0], x[1:]
-        for top, bottom in self._monomials:
-            if _within(num, top) and _within(den, bottom):
+        for number, (top, bottom) in self._numbers.items():
+            if self._may_scale(numbers, number - numbers[0]) and _within(num, top) and _within(den, bottom):
                 factor = _without(top, num), _without(bottom, den)
-                scaled = Counter(_product(rest, (factor,))) if rest else Counter[Monomial]()
-                if not rest or not (scaled + Counter([(top, bottom)])) - self._counts:
+                if not rest or self._has_scaled(rest, factor, (top, bottom)):
                     return True
         return False
+
+    def _may_scale(self, numbers: Iterable[int], factor: int) -> bool:
+        """Whether the numbers of monomials times a factor are those of monomials here."""
+        known = self._numbers
+        return all(number + factor in known for number in numbers)
+
+    def _has_scaled(self, rest: Expression, factor: Monomial, taken: Monomial) -> bool:
+        """Whether monomials times a factor are among those here, each as often, one being taken; up to the first that is not."""
+        used = {taken: 1}
+        for num, den in rest:
+            monomial = tuple(sorted(num + factor[0])), tuple(sorted(den + factor[1]))
+            times = used[monomial] = used.get(monomial, 0) + 1
+            if times > self._counts.get(monomial, 0):
+                return False
+        return True
 
 
 class Parts:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from mugraph.blocks.block import Block, Phase
 from mugraph.blocks.statements import (
@@ -76,6 +77,12 @@ def blocks_of(
             continue
 
 
+@lru_cache(maxsize=1 << 14)
+def _is_constant(term: Term) -> bool:
+    """Whether a thread graph takes no tile."""
+    return not variables([term])
+
+
 class _BlockOfValues:
     """One block graph in the making."""
 
@@ -129,7 +136,7 @@ class _BlockOfValues:
         term = self._term(value)
         if term.is_var:
             return term.name
-        if not variables([term]):
+        if _is_constant(term):
             raise InvalidBlock("a constant tile")
         name = f"v{value.number}"
         return self._enter(value, name, Compute(name, term), self._phases[value.number])
@@ -199,10 +206,10 @@ class _BlockOfValues:
         for operand in operands:
             term = self._term(operand)
             nested = self._uses[operand.number] == 1 and self._axes(operand) == self._axes(value)
-            inner.append(term if nested or not variables([term]) else var(self._named(operand)))
+            inner.append(term if nested or _is_constant(term) else var(self._named(operand)))
         phase = self._phase(operands)
         if any(self._phases[operand.number] != phase for operand in operands):
-            inner = [term if not variables([term]) else var(self._named(o)) for term, o in zip(inner, operands, strict=True)]
+            inner = [term if _is_constant(term) else var(self._named(o)) for term, o in zip(inner, operands, strict=True)]
         self._terms[value.number] = make(value.operation.name, inner, value.operation.attrs)
         self._phases[value.number] = phase
 

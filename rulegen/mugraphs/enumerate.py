@@ -28,7 +28,7 @@ from rulegen.mugraphs.fingerprints import ValueFingerprints
 from rulegen.mugraphs.goals import BlockProgram
 from rulegen.mugraphs.values import Operation, Value, ValueKind, Values, closure_of, is_commutative
 
-__all__ = ["EnumerationLimits", "Found", "agreeing_values", "enumerate_values"]
+__all__ = ["EnumerationLimits", "Found", "agreeing_values", "enumerate_values", "residues_of"]
 
 _SIZES = ((2, 3, 2, 3), (3, 2, 2, 2))
 """Of axes, in turn, of the first and the second fingerprint."""
@@ -36,6 +36,8 @@ _MOST_OF_SEVERAL = 24
 """Values for one of several results that are put together with those for the others, the shortest first."""
 _CLOCK = 4096
 """Values between two looks at the clock."""
+_LOOKS = 256
+"""Results of looks between two looks at the clock, which takes as long as a result that is told at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +111,29 @@ def _length(value: Value) -> tuple[int, int]:
 def agreeing_values(program: BlockProgram, values: Values, candidates: Sequence[Sequence[Value]], seed: int) -> list[list[Value]]:
     """The candidates for each result of a goal whose fingerprints are the result's, in two fields."""
     left = [list(own) for own in candidates]
-    for turn, row in enumerate(_SIZES):
-        sizes = {axis: row[i % len(row)] for i, axis in enumerate(program.axes)}
-        fields = FiniteField(seed + turn, turn)
-        wanted = ValueFingerprints(program.values, program.inputs, sizes, fields).of(program.roots)
-        own = ValueFingerprints(values, program.inputs, sizes, fields)
+    for turn in range(len(_SIZES)):
+        wanted = _fingerprints(program, program.values, seed, turn).of(program.roots)
+        own = _fingerprints(program, values, seed, turn)
         for place, residues in enumerate(wanted):
             same = zip(left[place], own.of(left[place]), strict=True)
             left[place] = [v for v, made in same if made is not None and residues is not None and np.array_equal(made, residues)]
     return left
+
+
+def residues_of(program: BlockProgram, seed: int) -> list[bytes]:
+    """The fingerprints of a program's results in two fields, one after the other; empty of one that divides by zero."""
+    found = []
+    for turn in range(len(_SIZES)):
+        made = _fingerprints(program, program.values, seed, turn).of(program.roots)
+        found += [b"" if residues is None else residues.tobytes() for residues in made]
+    return found
+
+
+def _fingerprints(program: BlockProgram, values: Values, seed: int, turn: int) -> ValueFingerprints:
+    """Those of some values over the inputs of a program; its axes have unequal small sizes."""
+    row = _SIZES[turn]
+    sizes = {axis: row[i % len(row)] for i, axis in enumerate(program.axes)}
+    return ValueFingerprints(values, program.inputs, sizes, FiniteField(seed + turn, turn))
 
 
 class _ValueGrowth:
@@ -195,7 +211,8 @@ class _ValueGrowth:
                 self._looks[key] = self._values.look_number(look) if kept else None
             except Unsupported:
                 self._looks[key] = None
-            self._check_clock()
+            if len(self._looks) % _LOOKS == 0:
+                self._check_clock()
         return self._looks[key]
 
     def _check_clock(self) -> None:

@@ -79,8 +79,12 @@ class BlockProgram:
 
     @cached_property
     def operations(self) -> tuple[Operation, ...]:
-        """What block graphs for the program may do: what it does itself, each once."""
-        return tuple(dict.fromkeys(value.operation for value in self.values if not value.operation.kind.is_leaf))
+        """What block graphs for the program may do: what it does itself, each once, in an order that does not tell how it is
+        written."""
+        used = {value.operation for value in self.values if not value.operation.kind.is_leaf}
+        return tuple(
+            sorted(used, key=lambda operation: (operation.kind.name, operation.name, str(operation.attrs), operation.axis))
+        )
 
     @cached_property
     def leaves(self) -> tuple[tuple[Operation, tuple[str, ...]], ...]:

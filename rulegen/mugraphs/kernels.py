@@ -8,10 +8,11 @@ often an entry is computed or loaded again because its tile lies in several bloc
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.schedule import DeviceLimits, Schedule, check_fits
@@ -36,6 +37,8 @@ _TILE = 64
 """Of the two inner axes of a grid, where it is counted how often something is computed."""
 _UNKNOWN = 64
 """For a size that the goal does not tell."""
+_ROUNDED = 1 + 1e-12
+"""Sums that differ by less are the same, added up in another order."""
 _LAUNCH, _COMPUTED, _MULTIPLIED = 2e6, 1 / 16, 1 / 256
 """A launch, an entry that is computed, and one product of two in a matrix unit, in entries that are loaded: what a GPU does in
 the time in which it reads one (an H200: 4.8 TB/s, 2 µs, 67 and 990 TFLOP/s)."""
@@ -59,8 +62,41 @@ class _WeighedBlock:
 
 _Saved = tuple[int, tuple[str, Axes], TensorType]
 """The number of a value, and where it is saved."""
-KnownBlocks = dict[tuple[tuple[_Saved, ...], tuple[_Saved, ...]], list[_WeighedBlock]]
-"""Of a goal: for values that are held and values that are computed the block graphs that fit a device."""
+
+
+class _Choices:
+    """The block graphs that compute some values where others are held, one for each loop.
+
+    Whether one fits the device is asked of those that are wanted.
+
+    Args:
+        made: all of them.
+        fits: tells whether one does.
+    """
+
+    def __init__(self, made: Iterable[_WeighedBlock], fits: Callable[[Block], bool]) -> None:
+        self._made, self._fits = list(made), fits
+        self._known: dict[int, bool] = {}
+
+    def _is_fitting(self, place: int) -> bool:
+        if place not in self._known:
+            self._known[place] = self._fits(self._made[place].block)
+        return self._known[place]
+
+    @property
+    def fitting(self) -> list[_WeighedBlock]:
+        """Those that fit."""
+        return [made for place, made in enumerate(self._made) if self._is_fitting(place)]
+
+    @cached_property
+    def best(self) -> _WeighedBlock | None:
+        """Of those the one of least work; ``None`` where there is none."""
+        order = sorted(range(len(self._made)), key=lambda place: self._made[place].work)
+        return next((self._made[place] for place in order if self._is_fitting(place)), None)
+
+
+KnownBlocks = dict[tuple[tuple[_Saved, ...], tuple[_Saved, ...]], _Choices]
+"""Of a goal: for values that are held and values that are computed the block graphs, which know whether they fit a device."""
 
 
 def kernels_of_values(
@@ -113,6 +149,8 @@ class _Making:
         self._known = known
         self._needed = needed_between(values, roots, {})
         self._inputs = tuple(Tensor(leaf.name, goal.types[leaf.name]) for leaf in variables(goal.roots))
+        self._saved_as: dict[int, _Saved] = {}
+        self._numbered: dict[Tensor, Tensor] = {}
 
     def _size(self, size: Dim) -> int:
         known = evaluate_dim(size, self._goal.sizes)
@@ -120,39 +158,57 @@ class _Making:
 
     def whole(self) -> list[list[_WeighedBlock]]:
         """The block graphs that compute all, each alone."""
-        return [[made] for made in self._blocks((), tuple(self._outputs))]
+        return [[made] for made in self._blocks((), tuple(self._outputs)).fitting]
 
     def divided(self) -> Iterator[list[list[_WeighedBlock]]]:
         """For each number of block graphs, from two on, the best ways to divide the work among them."""
         beam: list[_Held] = [()]
         for _ in range(_MOST_BLOCKS - 1):
-            sets = {tuple(sorted((*held, v.number))) for held in beam for v in self._holdable() if v.number not in held}
-            ways = {held: way for held in sorted(sets) if (way := self._way(held)) is not None}
-            best = heapq.nsmallest(_BREADTH, ways, key=lambda held: sum(made.work for made in ways[held]))
-            beam = best or sorted(sets)[:_BREADTH]  # what none of these computes may be computed once more is held
-            yield [ways[held] for held in beam if held in ways]
+            sets = sorted({tuple(sorted((*held, number))) for held in beam for number in self._holdable if number not in held})
+            ways = self._best_ways(sets)
+            beam = [held for held, _ in ways] or sets[:_BREADTH]  # what none of these computes may be once more is held
+            yield [way for _, way in ways]
 
-    def _holdable(self) -> Iterator[Value]:
+    def _best_ways(self, sets: Sequence[_Held]) -> list[tuple[_Held, list[_WeighedBlock]]]:
+        """Of sets of held values those of least work, and how they are computed; a set is left once it takes more than these."""
+        best: list[tuple[float, int, _Held, list[_WeighedBlock]]] = []
+        for place, held in enumerate(sets):
+            way = self._way(held, best[-1][0] if len(best) == _BREADTH else math.inf)
+            if way is not None:
+                best = sorted([*best, (sum(made.work for made in way), place, held, way)], key=lambda each: each[:2])[:_BREADTH]
+        return [(held, way) for _, _, held, way in best]
+
+    @cached_property
+    def _holdable(self) -> list[int]:
         """Values that are worth a place in memory: those that something was reduced for, and that are no weights of a softmax."""
+        found = []
         for value in self._needed:
             closed = (self._values[number].operation for number in value.closure)
             is_held = value.number in self._outputs and len(self._roots) == 1
             if any(operation.axis for operation in closed) and self._values.look(value).shift is None and not is_held:
-                yield value
+                found.append(value.number)
+        return found
 
-    def _way(self, held: _Held) -> list[_WeighedBlock] | None:
-        """The block graphs of least work that compute the held values, in order, then the rest; ``None`` where one has none."""
-        way = []
+    def _way(self, held: _Held, most: float) -> list[_WeighedBlock] | None:
+        """The block graphs of least work that compute the held values, in order, then the rest.
+
+        ``None`` where a value has none, or where all take more than so much work together, a launch each at least.
+        """
+        way, work = [], 0.0
         rest = tuple(number for number in self._outputs if number not in held)
-        for place, root in enumerate([*((number,) for number in held), *([rest] if rest else [])]):
-            best = min(self._blocks(held[:place], root), key=lambda made: made.work, default=None)
+        computed = [*((number,) for number in held), *([rest] if rest else [])]
+        for place, root in enumerate(computed):
+            best = self._blocks(held[:place], root).best
             if best is None:
                 return None
             way.append(best)
+            work += best.work
+            if work + _LAUNCH * (len(computed) - len(way)) > most * _ROUNDED:
+                return None
         return way
 
-    def _blocks(self, held: _Held, roots: _Held) -> list[_WeighedBlock]:
-        """The block graphs that compute some values where others are held, one for each loop, that fit the device."""
+    def _blocks(self, held: _Held, roots: _Held) -> _Choices:
+        """The block graphs that compute some values where others are held, one for each loop."""
         needed = {v.number for v in needed_between(self._values, [self._values[root] for root in roots], dict.fromkeys(held))}
         held = tuple(number for number in held if number in needed)
         key = (self._saved(held), self._saved(roots))
@@ -160,7 +216,7 @@ class _Making:
             tensors = {number: self._tensor(number) for number in (*held, *roots)}
             stored, loaded = {root: tensors[root] for root in roots}, {number: tensors[number] for number in held}
             made = blocks_of(self._goal.name, self._program, self._values, stored, loaded)
-            self._known[key] = [_WeighedBlock(block, self._work(block)) for block in made if self._fits(block)]
+            self._known[key] = _Choices((_WeighedBlock(block, self._work(block)) for block in made), self._fits)
         return self._known[key]
 
     def _tensor(self, number: int) -> tuple[str, Axes]:
@@ -177,7 +233,10 @@ class _Making:
         return TensorType(self._goal.outputs[0].dtype if multiplied else DataType.FLOAT, shape)
 
     def _saved(self, numbers: _Held) -> tuple[_Saved, ...]:
-        return tuple((number, self._tensor(number), self._type(number)) for number in numbers)
+        for number in numbers:
+            if number not in self._saved_as:
+                self._saved_as[number] = (number, self._tensor(number), self._type(number))
+        return tuple(self._saved_as[number] for number in numbers)
 
     def _work(self, block: Block) -> float:
         """What a block graph does, in entries loaded."""
@@ -218,14 +277,36 @@ class _Making:
     def _fits(self, block: Block) -> bool:
         """Whether the least tiles are not too much for the device; of symbols without a size nothing is asked."""
         kernel, sizes = self._kernel([block]), self._goal.sizes
-        if not set(kernel.symbols) <= sizes.keys():
+        if not self._is_sized:
             return True
         try:
-            sized = specialised(kernel, {name: sizes[name] for name in kernel.symbols})
+            # Where no size is 1 the block graph is that of the kernel with its sizes, as far as anything is asked of it.
+            sized = specialised(kernel, sizes) if 1 in sizes.values() else self._in_numbers(kernel)
             check_fits(sized, [_least_schedule(sized.blocks[0])], self._device)
         except InvalidBlock:
             return False
         return True
+
+    @cached_property
+    def _is_sized(self) -> bool:
+        """Whether the goal tells all sizes."""
+        dims = [*self._program.axes.values(), *(d for t in (*self._goal.types.values(), *self._goal.outputs) for d in t.shape)]
+        return all(isinstance(evaluate_dim(dim, self._goal.sizes), int) for dim in dims)
+
+    def _in_numbers(self, kernel: Kernel) -> Kernel:
+        """A kernel whose tensors and axes have the goal's sizes; views and thread graphs, which tell nothing of memory, stay."""
+        (block,) = kernel.blocks
+        sized = replace(block, axes=tuple((axis, self._sizes[axis]) for axis, _ in block.axes))
+        inputs, outputs, scratch = (
+            tuple(map(self._tensor_in_numbers, ts)) for ts in (kernel.inputs, kernel.outputs, kernel.scratch)
+        )
+        return Kernel(kernel.name, inputs, outputs, (), (sized,), scratch)
+
+    def _tensor_in_numbers(self, tensor: Tensor) -> Tensor:
+        if tensor not in self._numbered:
+            shape = tuple(evaluate_dim(dim, self._goal.sizes) for dim in tensor.type.shape)
+            self._numbered[tensor] = Tensor(tensor.name, TensorType(tensor.type.dtype, shape))
+        return self._numbered[tensor]
 
 
 def _axes_of(block: Block, statement: Statement) -> Iterator[str]:

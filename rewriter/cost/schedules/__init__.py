@@ -23,6 +23,6 @@ best time is comparable with what a roofline says of other kernels (:mod:`rewrit
 """
 
 from rewriter.cost.schedules.choosing import SchedulePrices, points_of
-from rewriter.cost.schedules.ranking import candidates, default_schedules, predict, ranked
+from rewriter.cost.schedules.ranking import candidates, default_schedules, least_time, predict, ranked
 
-__all__ = ["SchedulePrices", "candidates", "default_schedules", "points_of", "predict", "ranked"]
+__all__ = ["SchedulePrices", "candidates", "default_schedules", "least_time", "points_of", "predict", "ranked"]

@@ -17,7 +17,7 @@ from rewriter.cost.schedules.space import axis_of_few_rows, fitting
 from rewriter.cost.schedules.tilings import Floats
 from rewriter.cost.schedules.times import TimeModel
 
-__all__ = ["candidates", "default_schedules", "predict", "predict_all", "ranked"]
+__all__ = ["candidates", "default_schedules", "least_time", "predict", "predict_all", "ranked"]
 
 _SHARES = (0.4, 0.3, 0.3)
 """Of the schedules to try: different tilings and splits, different numbers of warps, whatever is left."""
@@ -55,6 +55,11 @@ def ranked(
             result[(*best[:number], schedule, *best[number + 1 :])] = total - timed[0][0] + time
     order = sorted(result.items(), key=lambda item: item[1])[:most]
     return [(time, schedules) for schedules, time in order]
+
+
+def least_time(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None = None) -> float:
+    """The predicted microseconds of the first of :func:`ranked`, which orders none of the others for it. Raises as that."""
+    return sum(float(np.min(_times_of_block(model)[1])) for model in _models(kernel, device, sizes))
 
 
 def default_schedules(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None = None) -> tuple[Schedule, ...]:
@@ -97,12 +102,7 @@ def _models(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None) -> 
 
 def _ranked_of_block(model: TimeModel, most: int) -> list[tuple[float, Schedule]]:
     """The best of each tiling and split first, then the best for other numbers of warps, then what else is good."""
-    schedules = fitting(model)
-    times = model.microseconds(schedules)
-    axis = axis_of_few_rows(model.figures)
-    if axis is not None:
-        times = np.where(schedules.tilings.tiles[axis][schedules.at] < MATRIX, _MARGIN * times, times)
-    times = np.round(times, _DIGITS)
+    schedules, times = _times_of_block(model)
     tiles = [schedules.tilings.tiles[axis][schedules.at] for axis in reversed(model.figures.cut)]
     order = np.lexsort((*tiles, schedules.group, schedules.stages, schedules.warps, times))
     schedules, times = schedules.where(order), times[order]
@@ -115,3 +115,13 @@ def _ranked_of_block(model: TimeModel, most: int) -> list[tuple[float, Schedule]
         fresh = np.sort(first[~np.isin(group[first], group[picked])])
         picked = np.append(picked, fresh[: max(room, 0)])
     return [(float(times[i]), schedules[i]) for i in np.sort(picked)]
+
+
+def _times_of_block(model: TimeModel) -> tuple[ScheduleArrays, Floats]:
+    """Every schedule of a block graph that fits, and its predicted microseconds."""
+    schedules = fitting(model)
+    times = model.microseconds(schedules)
+    axis = axis_of_few_rows(model.figures)
+    if axis is not None:
+        times = np.where(schedules.tilings.tiles[axis][schedules.at] < MATRIX, _MARGIN * times, times)
+    return schedules, np.round(times, _DIGITS)

@@ -618,7 +618,9 @@ def test_a_stored_rule_serves_every_element_type_that_kernels_have(dtype: DataTy
     shipped = [rule for rule in open_rules(None) if kernel_of_rule(rule) is not None]
     graph = graph_of({"x": (16, 64)}, {"w": (64, 96)}, [f"MatMul({RMS.format('x')}, w)"], dtype)
     moves = moves_for()
-    own = [direction for direction in KernelProposals(lambda: shipped).proposals(graph) if "kernel" in direction.rule.provenance]
+    own = [
+        direction for direction, _ in KernelProposals(lambda: shipped).proposals(graph) if "kernel" in direction.rule.provenance
+    ]
     assert len(own) == 2  # statistics before the product, and beside it
     for direction in own:
         assert {type_.dtype for type_ in direction.rule.types.values()} == {dtype}
@@ -672,7 +674,7 @@ def test_the_shipped_rules_have_the_programs_of_the_paper() -> None:
     )
     directions = [d for rule in shipped for d in [Direction(rule, True)] if matches_of(graph, d)]
     assert len(shipped) == 7 and len(directions) == 1
-    own, *others = KernelProposals(lambda: shipped).proposals(graph)
+    own, *others = (direction for direction, _ in KernelProposals(lambda: shipped).proposals(graph))
     assert own.rule.source not in [other.rule.source for other in others]  # what is stored is not built
     assert not compile_rules(shipped)  # kernels are no moves by themselves: they are made for the model's sizes
     kernel = kernel_of_rule(own.rule)

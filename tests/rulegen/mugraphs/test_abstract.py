@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mugraph.domains.base import Unsupported
-from rulegen.mugraphs.abstract import AbstractDomain, Expression, Parts, atom, factor_degree, has_exponential, summed
+from rulegen.mugraphs.abstract import AbstractDomain, Expression, Parts, _Whole, atom, factor_degree, has_exponential, summed
 
 X, Y, Z, W = (atom(name) for name in "xyzw")
 DOMAIN = AbstractDomain()
@@ -96,3 +101,35 @@ def test_the_degree_of_a_factor() -> None:
     assert factor_degree(mul(X, Y), "x") == 1 and factor_degree(div(Y, X), "x") == -1 and factor_degree(Y, "x") == 0
     assert factor_degree(add(X, Y), "x") is None and factor_degree(f(X), "x") is None
     assert has_exponential(div(X, exp(Y))) and not has_exponential(f(exp(X)))
+
+
+def has_by_definition(whole: Expression, x: Expression) -> bool:
+    """Whether x times a factor is among the monomials of a whole: by trying every factor."""
+    counts = Counter(whole)
+    (num, den), rest = x[0], x[1:]
+    for top, bottom in whole:
+        if not (Counter(num) - Counter(top)) and not (Counter(den) - Counter(bottom)):
+            factor = (tuple((Counter(top) - Counter(num)).elements()), tuple((Counter(bottom) - Counter(den)).elements()))
+            scaled = Counter(mul(rest, (factor,))) if rest else Counter()
+            if not (scaled + Counter([(top, bottom)])) - counts:
+                return True
+    below = len(x) == 1 and not x[0][1]
+    return below and any(not (Counter(x[0][0]) - Counter(bottom)) for _, bottom in whole)
+
+
+SUMS = st.lists(st.tuples(*[st.integers(0, 2)] * 4), min_size=1, max_size=5)
+"""Of each monomial the powers of x and y above, and of z and w below."""
+
+
+def expression(powers: list[tuple[int, ...]]) -> Expression:
+    ((x,), _), ((y,), _), ((z,), _), ((w,), _) = (atom_[0] for atom_ in (X, Y, Z, W))
+    return tuple(sorted(((x,) * a + (y,) * b, tuple(sorted((z,) * c + (w,) * d))) for a, b, c, d in powers))
+
+
+@given(SUMS, SUMS, st.tuples(*[st.integers(0, 1)] * 4), st.integers(0, 4))
+def test_parts_are_those_of_the_definition(whole: list[Any], x: list[Any], factor: tuple[int, ...], kept: int) -> None:
+    """Of sums with equal monomials, too, and of parts that were made by dividing by a factor."""
+    divided = [tuple(a - b for a, b in zip(m, factor, strict=True)) for m in whole[: kept + 1]]
+    for part in (x, [*x, *x], *([divided] if all(min(m) >= 0 for m in divided) else [])):
+        own, other = expression(whole), expression(part)
+        assert _Whole(own).has(other) == has_by_definition(own, other)

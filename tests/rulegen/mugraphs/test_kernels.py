@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mugraph.blocks.block import Kernel
-from mugraph.blocks.schedule import LIMITS
+from mugraph.blocks.schedule import LIMITS, check_fits
+from mugraph.blocks.sizes import specialised
 from mugraph.blocks.statements import Dot
 from mugraph.blocks.text import parse_kernel
 from mugraph.onnx import load
 from mugraph.terms.shape import DataType
-from rulegen.mugraphs.enumerate import EnumerationLimits
-from rulegen.mugraphs.goals import Goal, GoalProgram
+from rulegen.mugraphs import kernels as making
+from rulegen.mugraphs import windows
+from rulegen.mugraphs.enumerate import EnumerationLimits, Found, enumerate_values
+from rulegen.mugraphs.goals import BlockProgram, Goal, GoalProgram
 from rulegen.mugraphs.kernels import KnownBlocks, kernels_of_values
 from rulegen.mugraphs.lax import SubprogramBounds, goals_of
 from rulegen.mugraphs.search import KernelSearch, search
@@ -168,3 +174,111 @@ def test_what_windows_compute_is_the_goal() -> None:
     found = graphs_of(program, EnumerationLimits(8, seconds=4.0))
     assert len(found.results) > 10
     assert program.entered(found.values) in found.results
+
+
+@pytest.fixture
+def enumerated(monkeypatch: pytest.MonkeyPatch) -> list[BlockProgram]:
+    """The windows that were enumerated, by a process that remembers none."""
+    found: list[BlockProgram] = []
+
+    def counted(program: BlockProgram, limits: EnumerationLimits, seed: int = 0) -> Found:
+        found.append(program)
+        return enumerate_values(program, limits, seed)
+
+    monkeypatch.setattr(windows, "enumerate_values", counted)
+    monkeypatch.setattr(windows, "_ENUMERATED", {})
+    return found
+
+
+def sums(*order: str) -> Goal:
+    """The statistics of a sum of three, of which one is a row, added up in some order."""
+    first, second, third = order
+    total = f"Add(Add({first}, {second}), {third})"
+    mean = f"ReduceMean[axes=(-1,),keepdims=true]({total})"
+    return goal(f"Mul(Sub({total}, {mean}), w)", a="mk", b="mk", c="k", w="k")
+
+
+def steps(found: Found) -> list[str]:
+    return [str([(str(v.operation), v.operands) for v in found.values.needed(*graph)]) for graph in found.results]
+
+
+def test_windows_that_differ_in_names_and_order_are_enumerated_once(enumerated: list[BlockProgram]) -> None:
+    limits = EnumerationLimits(4)
+    graphs_of(GoalProgram(sums("a", "b", "c")), limits)
+    first = len(enumerated)
+    graphs_of(GoalProgram(sums("a", "b", "c")), limits)
+    renamed = goal(
+        "Mul(Sub(Add(Add(p, q), r), ReduceMean[axes=(-1,),keepdims=true](Add(Add(p, q), r))), s)",
+        s="n",
+        r="n",
+        q="dn",
+        p="dn",
+    )
+    graphs_of(GoalProgram(renamed), limits)
+    assert 0 < len(enumerated) == first
+    graphs_of(GoalProgram(sums("c", "a", "b")), limits)
+    assert len(enumerated) < 2 * first, "what is added up in another order has windows that do the same"
+
+
+def test_what_a_process_searched_before_changes_nothing(enumerated: list[BlockProgram]) -> None:
+    limits, orders = EnumerationLimits(4), (("a", "b", "c"), ("c", "a", "b"), ("b", "c", "a"))
+    one_after_the_other = [steps(graphs_of(GoalProgram(sums(*order)), limits)) for order in orders]
+    alone = []
+    for order in orders:
+        windows._ENUMERATED.clear()
+        alone.append(steps(graphs_of(GoalProgram(sums(*order)), limits)))
+    assert one_after_the_other == alone and all(len(own) > 1 for own in alone)
+
+
+def test_a_window_whose_time_is_over_is_not_remembered(enumerated: list[BlockProgram]) -> None:
+    program = GoalProgram(sums("a", "b", "c"))
+    graphs_of(program, EnumerationLimits(4, seconds=0.0))
+    assert not windows._ENUMERATED
+    assert len(graphs_of(program, EnumerationLimits(4)).results) > 1
+
+
+def test_only_block_graphs_that_are_wanted_are_held_against_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And sets of held values are left once they take more than the best: what comes of it is what looking at all gives."""
+    wide = replace(NORM, sizes={"m": 4096, "k": 4096, "n": 65536})
+    found = graphs_of(GoalProgram(wide), EnumerationLimits(6))
+    asked: list[Kernel] = []
+    check, way = check_fits, making._Making._way
+
+    def counted(kernel: Kernel, *rest: Any) -> None:
+        asked.append(kernel)
+        check(kernel, *rest)
+
+    def made() -> tuple[list[tuple[bytes, float]], int, int]:
+        del asked[:]
+        known = KnownBlocks()
+        each = [
+            (one.kernel.digest, one.work)
+            for roots in found.results
+            for one in kernels_of_values(wide, found.program, found.values, roots, LIMITS["h200"], known)
+        ]
+        return each, len(asked), len(known)
+
+    monkeypatch.setattr(making, "check_fits", counted)
+    few = made()
+    monkeypatch.setattr(making._Making, "_way", lambda self, held, most: way(self, held, math.inf))
+    monkeypatch.setattr(making._Choices, "best", property(lambda self: min(self.fitting, key=lambda one: one.work, default=None)))
+    every = made()
+    assert few[0] == every[0] and len(few[0]) > 4
+    assert few[1] < every[1] and few[2] <= every[2]
+
+
+def test_block_graphs_fit_in_numbers_as_with_their_sizes_put_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for sizes in ({"m": 16, "k": 4096, "n": 4096}, {"m": 64, "k": 1 << 17, "n": 64}, {"m": 4, "k": 2048, "n": 1 << 16}):
+        sized = replace(NORM, sizes=sizes)
+        quick = [kernel.digest for kernel in kernels(sized, 6)]
+        with monkeypatch.context() as patch:
+            whole = {name: size for name, size in sizes.items()}
+            patch.setattr(making._Making, "_in_numbers", lambda self, kernel, whole=whole: specialised(kernel, whole))
+            assert quick == [kernel.digest for kernel in kernels(sized, 6)] and quick
+
+
+def test_the_clock_is_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = itertools.count()
+    monkeypatch.setattr("rulegen.mugraphs.enumerate.time.process_time", lambda: float(next(looks)) / 1e9)
+    found = enumerate_values(GoalProgram(NORM), EnumerationLimits(6))
+    assert next(looks) < 2 + (len(found.values) + found.pruned) / 64

@@ -11,11 +11,22 @@ import onnx
 import pytest
 from click.testing import CliRunner
 
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN
+from mugraph.blocks.sizes import specialised
+from mugraph.graph import Graph
 from mugraph.onnx import load
+from mugraph.terms.shape import DataType, evaluate_dim
+from mugraph.terms.term import format_term
 from rewriter import optimize
+from rewriter.cost.devices import get_device
+from rewriter.cost.store import ProfileStore
+from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture
+from rewriter.search.candidate import Candidate
+from rewriter.search.match import Match
+from rewriter.search.moves import Moves
 from rulegen.cli.main import cli
 from rulegen.commons import SharedWorkers
 from rulegen.journal import Journal
@@ -25,11 +36,17 @@ from rulegen.mugraphs.lax import SubprogramBounds
 from rulegen.mugraphs.mining import goals_and_parts, mine_kernels, searched
 from rulegen.mugraphs.search import KernelSearch
 from rulegen.workers import UnitWorkers, open_workers
-from rules_db.exchange import format_rule, parse_rule, read_rules
+from rules_db.entries import Usable
+from rules_db.exchange import format_rule, format_rules, parse_rule, read_rules
 from rules_db.files import StoreError
-from rules_db.trust.certificate import Certificate
+from rules_db.library import open_presumed
+from rules_db.trust import interpreted
+from rules_db.trust.certificate import Certificate, Trust
 from rules_db.trust.check import check
+from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.properties import load_axioms
+from rules_db.trust.rule import Rule
+from tests.support.fusing import graph_of, moves_for
 from tools.mirage import programs
 
 
@@ -103,9 +120,108 @@ def test_the_rewriter_uses_what_was_found_beside_what_it_lowers(lora: Path, tmp_
 def test_a_worse_kernel_that_was_found_does_not_keep_the_lowering_s_away(lora: Path, own_cache: Path) -> None:
     graph = load(lora).graph
     (whole, *_) = mine_kernels({"lora": graph}, SubprogramBounds(), HOW)
-    own = {d.id for d in KernelProposals().proposals(graph)}
-    beside = {d.id for d in KernelProposals(lambda: whole.rules).proposals(graph)}
+    own = {d.id for d, _ in KernelProposals().proposals(graph)}
+    beside = {d.id for d, _ in KernelProposals(lambda: whole.rules).proposals(graph)}
     assert own < beside
+
+
+@pytest.fixture
+def found(lora: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph, list[Rule]]:
+    """A model, and the rules that were found for it; nothing is lowered beside them."""
+    graph = load(lora).graph
+    rules = [rule for one in mine_kernels({"lora": graph}, SubprogramBounds(), HOW) for rule in one.rules]
+    monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda graph: iter(()))
+    return graph, rules
+
+
+def test_of_what_was_found_only_what_is_used_is_checked_and_proved(
+    found: tuple[Graph, list[Rule]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, rules = found
+    moves, checked, proofs, taken = moves_for(), list[str](), list[Kernel](), list[Sequence[Match]]()
+    plain_proof, plain_take = interpreted.why_not_proved, Moves.take
+
+    def proved(kernel: Kernel) -> str | None:
+        proofs.append(kernel)
+        return plain_proof(kernel)
+
+    def take(self: Moves, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
+        taken.append(matches)
+        return plain_take(self, candidate, matches)
+
+    monkeypatch.setattr(interpreted, "why_not_proved", proved)
+    monkeypatch.setattr(Moves, "take", take)
+    proposals = KernelProposals(lambda: rules, lambda rule: not checked.append(rule.id))  # type: ignore[func-returns-value]
+    children = list(proposals.children(moves, moves.start(graph)))
+    used = {move.direction.rule.provenance["kernel"] for child in children for move in child.moves}
+    assert used and used <= set(checked) and len(proofs) <= len(checked) == len(set(checked)) < len(rules)
+    known = list(proposals.known(graph))
+    sources = {direction.pattern for direction, _ in known}
+    assert len(sources) < len(known) == len({id(direction) for direction, _ in known})
+    assert len(taken) <= 2 * len(sources), "of kernels for one place the cheapest is tried, alone and behind others"
+    assert all(not check(move.direction.rule, load_axioms()) for child in children for move in child.moves)
+
+
+def test_where_the_cheapest_of_what_was_found_does_not_stand_the_next_is_used(found: tuple[Graph, list[Rule]]) -> None:
+    graph, rules = found
+    moves = moves_for()
+    start = moves.start(graph)
+    first = next(KernelProposals(lambda: rules).children(moves, start))
+    wrong = first.moves[0].direction.rule.provenance["kernel"]
+    proposals = KernelProposals(lambda: rules, lambda rule: rule.id != wrong)
+    second = next(proposals.children(moves, start))
+    assert second.moves[0].direction.pattern == first.moves[0].direction.pattern and first.cost <= second.cost < start.cost
+    assert wrong not in {move.direction.rule.provenance["kernel"] for move in second.moves}
+    assert proposals.reasons[f"stored rule {wrong} does not stand"]
+    assert not list(KernelProposals(lambda: rules, lambda rule: False).children(moves, start))
+
+
+def test_what_was_found_for_one_element_type_is_tested_before_it_serves_another(
+    found: tuple[Graph, list[Rule]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, rules = found
+    single = [rule for rule in rules if "Add" in str(rule.source)]
+    kernel = kernel_of_rule(single[0])
+    assert kernel is not None
+    sizes = {name: 32 for name in kernel.symbols}
+    shapes = {t.name: tuple(int(str(evaluate_dim(d, sizes))) for d in t.type.shape) for t in kernel.inputs}
+    wide = graph_of(shapes, {}, [format_term(root) for root in specialised(kernel, sizes).body], DataType.FLOAT)
+    tested: list[Kernel] = []
+    monkeypatch.setattr("rewriter.kernels.fuse.kernels.interpret", lambda kernel, *_: tested.append(kernel) or "y0 differs")
+    moves, proposals = moves_for(), KernelProposals(lambda: single)
+    assert list(proposals.known(wide)) and not tested
+    assert not list(proposals.children(moves, moves.start(wide))) and tested
+    assert all(tensor.type.dtype == DataType.FLOAT for kernel in tested for tensor in kernel.inputs)
+
+
+def test_a_file_of_what_was_found_is_checked_once_and_again_where_it_is_used(
+    found: tuple[Graph, list[Rule]], tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, rules = found
+    path = tmp_path / "found.rules"
+    path.write_text(format_rules(rules))
+    assert len(open_presumed(str(path), Trust.TESTED, print)) == len({rule.id for rule in rules})
+    with monkeypatch.context() as patch:
+        patch.setattr(Usable, "of", lambda *_: pytest.fail("checked again"))
+        presumed = open_presumed(str(path), Trust.TESTED, print)
+    device, store = get_device("h200"), ProfileStore(None, "h200")
+    moves, checked = moves_for(), list[str]()
+    plain = Usable.of
+    monkeypatch.setattr(Usable, "of", lambda entries, *rest: [checked.append(e.name) for e in entries] and plain(entries, *rest))
+    stored = presumed.naming(KERNEL)
+    for refused in (frozenset[str](), frozenset(rule.id for rule in stored)):
+
+        def objection(rule: Rule, refused: frozenset[str] = refused) -> str:
+            return "it was tampered with" if rule.id in refused else presumed.objection(rule)
+
+        custom = CustomKernels(device, store, {}, stored, (), False, measures=False, objection=objection)
+        children = list(custom.children(moves, moves.start(graph)))
+        custom.close()
+        assert bool(children) is not bool(refused)
+        assert any("remembered as one that stands, but it is not used: it was tampered with" in n for n in custom.notes) is bool(
+            refused
+        )
+    assert 0 < len(set(checked)) < len(stored), "what is not used is not read again"
 
 
 def test_several_processes_find_what_one_finds(lora: Path, tmp_path: Path) -> None:
