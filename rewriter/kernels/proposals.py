@@ -397,8 +397,8 @@ class KernelProposals:
         key = (reading.rule.id, reading.types, sizes)
         if key not in self._sized:
             sized = specialised(reading.kernel, dict(sizes))
-            draft = DraftKernel(sized, reading.kernel).rule
-            self._sized[key] = None if sized.is_empty else replace(draft, provenance=_origin(reading.rule))
+            draft = replace(DraftKernel(sized, reading.kernel).rule, provenance=_origin(reading.rule))
+            self._sized[key] = None if sized.is_empty else draft
             self._draft(draft, partial(self._certified, reading, sized))
         return self._sized[key]
 
