@@ -116,7 +116,7 @@ class KernelProposals:
         self._builder, self._chunked = KernelBuilder(), ChunkedAttention()
         self._directions: dict[str, Direction] = {}
         self._drafts: dict[str, Callable[[], Rule]] = {}
-        self._readings: dict[tuple[str, _Types], _Reading] = {}
+        self._readings: dict[tuple[str, _Types], _StoredReading] = {}
         self._sized: dict[tuple[str, _Types, _Sizes], Rule | None] = {}
 
     @property
@@ -293,7 +293,7 @@ class KernelProposals:
         if rule.id not in self._directions:
             self._drafts[rule.id] = certified
 
-    def _readings_of(self, rule: Rule, present: frozenset[DataType]) -> Iterator[_Reading]:
+    def _readings_of(self, rule: Rule, present: frozenset[DataType]) -> Iterator[_StoredReading]:
         """A stored multi-level rule with the element types that it may stand for."""
         stored = kernel_of_rule(rule)
         if stored is None:
@@ -304,7 +304,7 @@ class KernelProposals:
                 kernel = retyped(stored, types)
                 is_stored = kernel == stored
                 direction = Direction(rule if is_stored else DraftKernel(kernel, kernel).rule, True, self.provider)
-                self._readings[key] = _Reading(rule, key[1], kernel, direction, is_stored)
+                self._readings[key] = _StoredReading(rule, key[1], kernel, direction, is_stored)
             yield self._readings[key]
 
     def _in_turn(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> tuple[Candidate, _Priced]:
@@ -378,7 +378,7 @@ class KernelProposals:
             self._asked[kernel] = self._why_unwritten(kernel)
         return self._asked[kernel]
 
-    def _made_for(self, graph: Graph, reading: _Reading, matches: Sequence[Match]) -> list[Direction]:
+    def _made_for(self, graph: Graph, reading: _StoredReading, matches: Sequence[Match]) -> list[Direction]:
         """A stored rule's reading with each of the sizes of the places where it matches."""
         kernel, bound = reading.kernel, dict[_Sizes, None]()
         for match in matches:
@@ -393,23 +393,23 @@ class KernelProposals:
         made = (self._specialised(reading, sizes) for sizes in bound)
         return [self._direction(rule) for rule in made if rule is not None]
 
-    def _specialised(self, reading: _Reading, sizes: _Sizes) -> Rule | None:
+    def _specialised(self, reading: _StoredReading, sizes: _Sizes) -> Rule | None:
         """A stored rule's reading with sizes, as a draft; ``None`` where its kernel computes nothing."""
         key = (reading.rule.id, reading.types, sizes)
         if key not in self._sized:
             sized = specialised(reading.kernel, dict(sizes))
-            draft = DraftKernel(sized, reading.kernel).rule
-            self._sized[key] = None if sized.is_empty else replace(draft, provenance=_origin(reading.rule))
+            draft = replace(DraftKernel(sized, reading.kernel).rule, provenance=_origin(reading.rule))
+            self._sized[key] = None if sized.is_empty else draft
             self._draft(draft, partial(self._certified, reading, sized))
         return self._sized[key]
 
-    def _certified(self, reading: _Reading, sized: Kernel) -> Rule:
+    def _certified(self, reading: _StoredReading, sized: Kernel) -> Rule:
         """The rule of a stored kernel with sizes. Raises NotFusable where the stored one does not stand, or not as it is read."""
         if reason := self._objection(reading):
             raise NotFusable(reason)
         return kernel_rule(sized, _origin(reading.rule), general=reading.kernel)
 
-    def _objection(self, reading: _Reading) -> str:
+    def _objection(self, reading: _StoredReading) -> str:
         """Why a stored rule may not be used with some element types; empty where it may."""
         if not self._is_proved(reading.rule):
             return f"stored rule {reading.rule.id} does not stand"
@@ -422,7 +422,7 @@ class KernelProposals:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _StoredReading:
     """A stored multi-level rule with certain element types, and sizes left open.
 
     Attributes:

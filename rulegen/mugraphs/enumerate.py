@@ -36,8 +36,6 @@ _MOST_OF_SEVERAL = 24
 """Values for one of several results that are put together with those for the others, the shortest first."""
 _CLOCK = 4096
 """Values between two looks at the clock."""
-_LOOKS = 256
-"""Results of looks between two looks at the clock, which takes as long as a result that is told at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +209,7 @@ class _ValueGrowth:
                 self._looks[key] = self._values.look_number(look) if kept else None
             except Unsupported:
                 self._looks[key] = None
-            if len(self._looks) % _LOOKS == 0:
-                self._check_clock()
+            self._check_clock()
         return self._looks[key]
 
     def _check_clock(self) -> None:

@@ -40,7 +40,7 @@ _Step = tuple[Operation, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class _GoalWindow:
     """Operators that lie side by side and end in one value, as a program of its own.
 
     Attributes:
@@ -167,7 +167,7 @@ class _Rewriting:
                 return list(self._entered(found, window, root))
         return []
 
-    def _enumerated(self, window: _Window, most: int) -> _Enumerated:
+    def _enumerated(self, window: _GoalWindow, most: int) -> _Enumerated:
         values = min(self._limits.values, _MOST_VALUES)
         key = (window.look(self._seed), most, values, self._limits.pruned, self._seed)
         if key not in self._met:
@@ -197,7 +197,7 @@ class _Rewriting:
                     heapq.heappush(heap, -operand)
         return frozenset(inside)
 
-    def _entered(self, found: _Enumerated, window: _Window, root: Value) -> Iterator[Value]:
+    def _entered(self, found: _Enumerated, window: _GoalWindow, root: Value) -> Iterator[Value]:
         """What an enumeration found, with the values that the window reads."""
         for graph in found.graphs:
             done = list(window.outer)
@@ -209,7 +209,7 @@ class _Rewriting:
             if done[-1] is not root:
                 yield done[-1]
 
-    def _window(self, root: Value, inside: frozenset[int]) -> _Window:
+    def _window(self, root: Value, inside: frozenset[int]) -> _GoalWindow:
         """The window of some operators that end in a value."""
         values, own = self._values, Values()
         order = self._in_order(root, inside)
@@ -242,7 +242,7 @@ class _Rewriting:
                 done[number] = own.apply(inner(operation), *(done[operand] for operand in operands))
         result = axes_of(root)
         program = BlockProgram(dict.fromkeys(names.values(), 1), own, (done[root.number],), inputs, (result,))
-        return _Window(program, outer, {inside: outside for outside, inside in names.items()})
+        return _GoalWindow(program, outer, {inside: outside for outside, inside in names.items()})
 
     def _in_order(self, root: Value, inside: frozenset[int]) -> list[int]:
         """The operators of a window and what they read, operands first, in an order that their numbers have little part in.

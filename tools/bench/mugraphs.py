@@ -2,7 +2,8 @@
 
 Sections, each runnable alone: ``table5``, RMSNorm and product with 5 to 11 block operators, with pruning and without (as table
 5 of the Mirage paper); ``programs``, the paper's programs and MHA decoding from their plain ONNX form; ``beside``, what the
-search finds for the subprograms of ``--models`` beside what lowering builds of them, predicted by the model of schedules.
+search finds for the subprograms of ``--models`` beside what lowering builds of them, predicted by the model of schedules;
+``family``, what the rules of ``--rules``, found in another model of the family, cost when kernels are proposed for ``--models``.
 Searches of the first two run in a process of their own each, on one core; seconds are the processor's.
 """
 
@@ -16,7 +17,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mugraph.blocks.operator import KERNEL
 from mugraph.graph import Graph
 from mugraph.onnx import load
 from mugraph.ops.interp import infer_types
@@ -43,7 +47,8 @@ from rulegen.mugraphs.goals import Goal, GoalProgram
 from rulegen.mugraphs.lax import SubprogramBounds, goals_of
 from rulegen.mugraphs.mining import mine_kernels
 from rulegen.mugraphs.search import FoundKernels, KernelSearch, search
-from rules_db.trust.certificate import Evidence
+from rules_db.library import open_presumed
+from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
 from tools.mirage import MirageProgram, plain_model, programs
 
@@ -170,10 +175,37 @@ def beside_table(models: Sequence[Path], seconds: float, device: str) -> Table:
     return table
 
 
+def _proposed(path: Path, rules: Path | None, device: str) -> tuple[int, float, float, float]:
+    """How many rules are read, the processor seconds of that and of proposing kernels, and the best predicted microseconds."""
+    graph = load(path).graph
+    begun = time.process_time()
+    found = [] if rules is None else open_presumed(str(rules), Trust.TESTED, print).naming(KERNEL)
+    read = time.process_time()
+    _, best = _best(graph, found, device)
+    return len(found), read - begun, time.process_time() - read, best.cost
+
+
+def family_table(models: Sequence[Path], rules: Path, device: str) -> Table:
+    """By model: what rules that were checked before cost, each figure of a new process; the best is predicted."""
+    open_presumed(str(rules), Trust.TESTED, print)
+    table = Table(
+        "model", "rules", "read, s", "propose, s", "without, s", "best, µs", "without, µs", title=f"predicted for {device}"
+    )
+    for path in models:
+        figures = []
+        for given in (None, rules):
+            with ProcessPoolExecutor(1, get_context("spawn")) as fresh:
+                figures.append(fresh.submit(_proposed, path, given, device).result())
+        (_, _, without, plain), (count, read, propose, best) = figures
+        table.add_row(path.stem, str(count), f"{read:.2f}", f"{propose:.2f}", f"{without:.2f}", f"{best:.1f}", f"{plain:.1f}")
+    return table
+
+
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=("table5", "programs", "beside"))
-    parser.add_argument("--models", nargs="*", type=Path, default=[], help="for beside")
+    parser.add_argument("--only", choices=("table5", "programs", "beside", "family"))
+    parser.add_argument("--models", nargs="*", type=Path, default=[], help="for beside and family")
+    parser.add_argument("--rules", type=Path, help="for family: what 'rulegen mine --kernels' found")
     parser.add_argument("--seconds", type=float, default=5.0, help="for a subprogram of these")
     parser.add_argument("--device", default="h200")
     parser.add_argument("--unpruned", type=int, default=max(_OPERATORS), help="most operators without pruning")
@@ -191,6 +223,8 @@ def main(arguments: Sequence[str]) -> None:
         console.print(paper_programs(options.operators))
     if options.only in (None, "beside") and options.models:
         console.print(beside_table(options.models, options.seconds, options.device))
+    if options.only in (None, "family") and options.models and options.rules is not None:
+        console.print(family_table(options.models, options.rules, options.device))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from typing import Any
@@ -275,10 +274,3 @@ def test_block_graphs_fit_in_numbers_as_with_their_sizes_put_in(monkeypatch: pyt
             whole = {name: size for name, size in sizes.items()}
             patch.setattr(making._Making, "_in_numbers", lambda self, kernel, whole=whole: specialised(kernel, whole))
             assert quick == [kernel.digest for kernel in kernels(sized, 6)] and quick
-
-
-def test_the_clock_is_looked_at_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = itertools.count()
-    monkeypatch.setattr("rulegen.mugraphs.enumerate.time.process_time", lambda: float(next(looks)) / 1e9)
-    found = enumerate_values(GoalProgram(NORM), EnumerationLimits(6))
-    assert next(looks) < 2 + (len(found.values) + found.pruned) / 64
