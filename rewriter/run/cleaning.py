@@ -15,7 +15,7 @@ import onnx
 
 from mugraph.deadline import heed
 from mugraph.onnx import Model, open_in
-from mugraph.onnx.cleaning import Cleaned, Depth, SizeNames, clean
+from mugraph.onnx.cleaning import Cleaned, Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs, without_false_claims
 from rewriter.run.background import Presumption
@@ -50,17 +50,9 @@ class Idle(Unclean):
 
 
 _RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tried"
-_STEPS = (
-    (Depth.NUMBERS, SizeNames.SHARED),
-    (Depth.NUMBERS, SizeNames.OWN),
-    (Depth.NUMBERS, SizeNames.NONE),
-    (Depth.SIZES, SizeNames.SHARED),
-    (Depth.SIZES, SizeNames.NONE),
-    (Depth.PLAIN, SizeNames.SHARED),
-    (Depth.PLAIN, SizeNames.NONE),
-)
-"""How a model is cleaned up, and then, as long as a byte of its outputs differs: without names for sizes it may take twice as
-long to load."""
+_STEPS = tuple((depth, is_named) for depth in reversed(Depth) for is_named in (True, False))
+"""How a model is cleaned up, and whether sizes have names then; the next one counts where a byte of its outputs differs.
+Without names it may take twice as long to load; with them onnxruntime may fuse more."""
 _OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384)
 """Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule, and
 a moment or a second of sound."""
@@ -79,17 +71,17 @@ def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, 
     tried: list[onnx.ModelProto] = []
     evaluate = computed_as_read if task.target.run_on == "cpu" else computed
     original, unnamed = _Original(task.model), dict[Depth, Cleaned | None]()
-    for depth, names in _STEPS:
+    for depth, is_named in _STEPS:
         if depth not in unnamed:
             unnamed[depth] = clean(task.model, evaluate, depth)
         without = unnamed[depth]
         if without is None:
             return
-        cleaned = without.with_names(names)
+        cleaned = without.with_names() if is_named else without
         if cleaned.model.proto in tried:
             continue
         tried.append(cleaned.model.proto)
-        (place := folder / f"{depth.name}-{names.name}".lower()).mkdir(parents=True)
+        (place := folder / f"{depth.name.lower()}-{'named' if is_named else 'unnamed'}").mkdir(parents=True)
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         sizes = _sizes(task, cleaned.model)
         yield (
