@@ -70,7 +70,7 @@ def clean_tasks(task: Task, folder: Path, until: float) -> Iterator[tuple[Task, 
     """
     tried: list[onnx.ModelProto] = []
     evaluate = computed_as_read if task.target.run_on == "cpu" else computed
-    original, unnamed = _Original(task.model), dict[Depth, Cleaned | None]()
+    original, unnamed = _AsItCame(task.model), dict[Depth, Cleaned | None]()
     for depth, is_named in _STEPS:
         if depth not in unnamed:
             unnamed[depth] = clean(task.model, evaluate, depth)
@@ -161,7 +161,7 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     return sizes
 
 
-class _Original:
+class _AsItCame:
     """The model that came: a session of it and its outputs, which are needed once more where a clean model differs."""
 
     def __init__(self, model: Model) -> None:
@@ -186,7 +186,7 @@ class _Original:
         self._session, self._outputs = None, {}
 
 
-def _compare(task: Task, original: _Original, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
+def _compare(task: Task, original: _AsItCame, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
     """Runs a model and the file of a clean one. Raises Unclean where their outputs are not known to be the same."""
     compared = False
     try:
