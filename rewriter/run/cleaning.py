@@ -15,7 +15,7 @@ import onnx
 
 from mugraph.deadline import heed
 from mugraph.onnx import Model, open_in
-from mugraph.onnx.cleaning import Cleaned, Depth, SizeNames, clean
+from mugraph.onnx.cleaning import Cleaned, Depth, clean
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs, without_false_claims
 from rewriter.run.background import Presumption
@@ -55,17 +55,9 @@ class Idle(Unclean):
 
 
 _RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tried"
-_STEPS = (
-    (Depth.NUMBERS, SizeNames.SHARED),
-    (Depth.NUMBERS, SizeNames.OWN),
-    (Depth.NUMBERS, SizeNames.NONE),
-    (Depth.SIZES, SizeNames.SHARED),
-    (Depth.SIZES, SizeNames.NONE),
-    (Depth.PLAIN, SizeNames.SHARED),
-    (Depth.PLAIN, SizeNames.NONE),
-)
-"""How a model is cleaned up, and then, as long as a byte of its outputs differs: without names for sizes it may take twice as
-long to load."""
+_STEPS = tuple((depth, is_named) for depth in reversed(Depth) for is_named in (True, False))
+"""How a model is cleaned up, and whether sizes have names then; the next one counts where a byte of its outputs differs.
+Without names it may take twice as long to load; with them onnxruntime may fuse more."""
 _OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384)
 """Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule, and
 a moment or a second of sound."""
@@ -86,20 +78,20 @@ def clean_tasks(
         is_refused: whether it is known of a clean model that its outputs differ: it is left out.
     """
     tried: list[onnx.ModelProto] = []
-    original, unnamed = _Original(task.model), dict[Depth, Cleaned | None]()
-    for depth, names in _STEPS:
+    original, unnamed = _AsItCame(task.model), dict[Depth, Cleaned | None]()
+    for depth, is_named in _STEPS:
         if depth not in unnamed:
             unnamed[depth] = clean(task.model, computed_as_read, depth)
         without = unnamed[depth]
         if without is None:
             return
-        cleaned = without.with_names(names)
+        cleaned = without.with_names() if is_named else without
         if cleaned.model.proto in tried:
             continue
         tried.append(cleaned.model.proto)
         if is_refused(cleaned.model.proto):
             continue
-        (place := folder / f"{depth.name}-{names.name}".lower()).mkdir(parents=True)
+        (place := folder / f"{depth.name.lower()}-{'named' if is_named else 'unnamed'}").mkdir(parents=True)
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         sizes = _sizes(task, cleaned.model)
         yield (
@@ -179,32 +171,32 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     return sizes
 
 
-class _Original:
-    """The model that came: a session of it and its outputs, which are needed once more where a clean model differs."""
+class _AsItCame:
+    """What the model that came gives, which is asked once more where a clean model differs.
+
+    A session of it is one comparison's: it heeds the deadline of the work that made it.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._session: Session | None = None
         self._outputs: dict[int, list[np.ndarray] | None] = {}
 
-    def open(self) -> None:
-        """Makes the session, if there is none. Raises RuntimeFailure."""
-        if self._session is None:
-            self._session = session_as_it_came(self._model)
+    def open(self) -> Session:
+        """A session. Raises RuntimeFailure."""
+        return session_as_it_came(self._model)
 
-    def run(self, number: int, feed: Feed) -> list[np.ndarray] | None:
-        """The outputs on inputs, which have a number; ``None`` where it does not run on them. The session is open."""
+    def run(self, session: Session, number: int, feed: Feed) -> list[np.ndarray] | None:
+        """The outputs on inputs, which have a number; ``None`` where it does not run on them."""
         if number not in self._outputs:
-            assert self._session is not None
-            self._outputs[number] = _run(self._session, feed)
+            self._outputs[number] = _run(session, feed)
         return self._outputs[number]
 
-    def close(self) -> None:
-        """Frees both."""
-        self._session, self._outputs = None, {}
+    def forget(self) -> None:
+        """Frees the outputs: nobody asks any more."""
+        self._outputs.clear()
 
 
-def _compare(task: Task, original: _Original, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
+def _compare(task: Task, original: _AsItCame, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
     """Runs a model and the file of a clean one. Raises Unclean where their outputs are not known to be the same."""
     compared = False
     try:
@@ -212,12 +204,11 @@ def _compare(task: Task, original: _Original, model: Model, cleaned: Path, until
             opening = beside.submit(copy_context().run, original.open)
             open_elsewhere_first(task.model, cleaned, "cpu")
             after = new_session(cleaned, spinning=False)
-            opening.result()
+            before = opening.result()
             for number, feed in enumerate(_feeds(task)):
                 if not is_wanted():
-                    original.close()
                     raise Unclean("nobody waited until outputs were compared")
-                same = _same(beside.submit(original.run, number, feed), _run(after, feed))
+                same = _same(beside.submit(original.run, before, number, feed), _run(after, feed))
                 if same is False:
                     raise Differs("an output would not be the same bit for bit")
                 compared |= bool(same)
@@ -227,7 +218,7 @@ def _compare(task: Task, original: _Original, model: Model, cleaned: Path, until
             raise Differs(fused)
     except RuntimeFailure as problem:
         raise Unclean(f"onnxruntime refuses it ({problem})") from None
-    original.close()
+    original.forget()
     if not compared:
         raise Idle(_RUNS_ON_NONE)
 

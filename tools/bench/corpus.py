@@ -204,7 +204,7 @@ def loaded_on_one_thread(paths: Sequence[Path]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class RunOnce:
     """Inputs on which a model runs.
 
     Attributes:
@@ -217,7 +217,7 @@ class Tried:
     outputs: Sequence[Any]
 
 
-def inputs_that_run(read: Model, model: Trained, source: Path) -> Iterator[Tried]:
+def inputs_that_run(read: Model, model: Trained, source: Path) -> Iterator[RunOnce]:
     """Inputs of several sizes on which onnxruntime runs a model, those of its users first."""
     session = new_session(source, "cpu", spinning=False)
     dynamic = {name: type_ for name, type_ in read.inputs.items() if not all(isinstance(dim, int) for dim in type_.shape)}
@@ -229,7 +229,7 @@ def inputs_that_run(read: Model, model: Trained, source: Path) -> Iterator[Tried
             sizes = {**sizes, **dict.fromkeys(sizes, 2)}
         feed = {**random_inputs(read, sizes, 11), **model.values}
         try:
-            yield Tried(sizes, feed, session.run(None, feed))
+            yield RunOnce(sizes, feed, session.run(None, feed))
         except RuntimeFailure:
             continue
         found += 1
@@ -237,7 +237,7 @@ def inputs_that_run(read: Model, model: Trained, source: Path) -> Iterator[Tried
             return
 
 
-def compared(path: Path, tried: Sequence[Tried]) -> str:
+def compared(path: Path, tried: Sequence[RunOnce]) -> str:
     """How often a result gives the same bits as the original, and what else it does."""
     told = Counter[str]()
     try:

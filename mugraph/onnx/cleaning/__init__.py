@@ -6,6 +6,6 @@ computed from them alone (:mod:`.folding`); then values that are the same (:mod:
 """
 
 from mugraph.onnx.cleaning.folding import Evaluate
-from mugraph.onnx.cleaning.steps import Cleaned, Depth, SizeNames, clean
+from mugraph.onnx.cleaning.steps import Cleaned, Depth, clean
 
-__all__ = ["Cleaned", "Depth", "Evaluate", "SizeNames", "clean"]
+__all__ = ["Cleaned", "Depth", "Evaluate", "clean"]

@@ -22,7 +22,7 @@ from mugraph.onnx.scopes import graphs_within, rename
 from mugraph.onnx.understand import ModelOperators
 from mugraph.onnx.weights import Weights, is_stored
 
-__all__ = ["Cleaned", "Depth", "SizeNames", "clean"]
+__all__ = ["Cleaned", "Depth", "clean"]
 
 _ROUNDS = 4
 """Most rounds: an If that is decided in one may show constants to the next, and so may a Reshape that is told its sizes."""
@@ -45,17 +45,6 @@ class Depth(IntEnum):
     """All constants are computed, and convolutions absorb some."""
 
 
-class SizeNames(IntEnum):
-    """What sizes are called that only a run tells: a runtime may fuse more where it knows of them, which rounds otherwise."""
-
-    NONE = 0
-    """Nothing."""
-    OWN = 1
-    """Each has a name of its own."""
-    SHARED = 2
-    """Those that are known to be equal have one name."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cleaned:
     """A model without what no run needs.
@@ -71,18 +60,16 @@ class Cleaned:
     nodes_after: int
     room: int
 
-    def with_names(self, names: SizeNames) -> Cleaned:
-        """The same, with names for sizes; of a model that has none."""
-        if names == SizeNames.NONE:
-            return self
+    def with_names(self) -> Cleaned:
+        """The same, with names for sizes that only a run tells."""
         proto = ModelProto()
         proto.CopyFrom(self.model.proto)
         model = replace(self.model, proto=proto)
-        declare_sizes(model, self.room, equal=names == SizeNames.SHARED)
+        declare_sizes(model, self.room)
         return replace(self, model=model)
 
 
-def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS, names: SizeNames = SizeNames.SHARED) -> Cleaned | None:
+def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
     Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file

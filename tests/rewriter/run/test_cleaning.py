@@ -235,9 +235,9 @@ def test_names_of_sizes_go_before_what_is_computed_and_what_came_runs_once(
         tried.append((task.written.parent.name, len(task.model.proto.graph.node)))
         with pytest.raises(cleaning.Unclean):
             difference(lambda: True)
-    steps = ["numbers-shared", "numbers-own", "numbers-none", "sizes-shared", "sizes-none"]  # plain ones are as those of sizes
+    steps = ["numbers-named", "numbers-unnamed", "sizes-named", "sizes-unnamed"]  # plain ones are as those of sizes
     assert [name for name, _ in tried] == steps
-    assert tried[0][1] == tried[2][1] < tried[3][1] and len(opened) == 1
+    assert tried[0][1] == tried[1][1] < tried[2][1] and len(opened) == 1
 
 
 def test_ordinary_inputs_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
