@@ -56,7 +56,7 @@ class Planted:
     """A mistake in the last step of cleaning: a Sub for an Add. Who compares is told when a search came to an end.
 
     Attributes:
-        compared: the depths whose models were compared, in order.
+        compared: the steps whose models were compared, in order.
         searches: of each the candidates from which it went on, and what it found.
         refused: set when a comparison refused a model.
         may_be_compared: waited for before any model is.
@@ -70,18 +70,18 @@ class Planted:
 
         def clean(model: Any, evaluate: Any, depth: Depth) -> Cleaned | None:
             cleaned = cleans(model, evaluate, depth)
-            if cleaned is None or depth is not Depth.SYMBOLS:
+            if cleaned is None or depth is not Depth.NUMBERS:
                 return cleaned
             proto = onnx.ModelProto()
             proto.CopyFrom(cleaned.model.proto)
             next(node for node in proto.graph.node if node.output[0] == "y").op_type = "Sub"
             return replace(cleaned, model=reread(model, proto))
 
-        def compare(task: Task, model: Any, path: Path, until: float, is_wanted: Callable[[], bool]) -> None:
+        def compare(task: Task, original: Any, model: Any, path: Path, until: float, is_wanted: Callable[[], bool]) -> None:
             self.compared.append(path.parent.name)
             self.may_be_compared.wait(30)
             try:
-                compares(task, model, path, until, is_wanted)
+                compares(task, original, model, path, until, is_wanted)
             except cleaning.Unclean:
                 self.refused.set()
                 raise
@@ -110,7 +110,7 @@ def test_what_was_found_in_a_model_that_is_refused_is_not_lost(
     left = Clock.spare
     monkeypatch.setattr(Clock, "spare", lambda clock: 0.0 if planted.refused.is_set() else left(clock))
     outcome = optimize(source, tmp_path / "o.onnx", device="cpu", budget=30, rules=[JOINED])
-    assert planted.compared == ["symbols", "numbers"] and planted.refused.is_set()
+    assert planted.compared == ["numbers-named", "sizes-named"] and planted.refused.is_set()
     again = [seeds for seeds, found in planted.searches if seeds]
     assert len(again[0][0].moves) == 1
     assert outcome.improved and outcome.cleaned, outcome.message
@@ -122,7 +122,7 @@ def test_a_run_without_a_clock_carries_nothing_over(source: Path, tmp_path: Path
     """How much was found when a comparison ended is a matter of the clock."""
     planted = Planted(monkeypatch)
     outcome = optimize(source, tmp_path / "o.onnx", device="cpu", deterministic=True, rules=[JOINED])
-    assert planted.compared == ["symbols", "numbers"] and not any(seeds for seeds, _ in planted.searches)
+    assert planted.compared == ["numbers-named", "sizes-named"] and not any(seeds for seeds, _ in planted.searches)
     assert outcome.improved and same_outputs(source, tmp_path / "o.onnx", 1e-3)
 
 
@@ -146,19 +146,19 @@ def test_a_search_ends_when_its_model_is_refused(source: Path, tmp_path: Path, m
 def test_a_later_run_does_not_try_again_what_was_refused(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = Planted(monkeypatch)
     planted.may_be_compared.set()
-    for depths in (["symbols", "numbers"], ["numbers"]):
+    for depths in (["numbers-named", "sizes-named"], ["sizes-named"]):
         optimize(source, tmp_path / "o.onnx", provider="cpu", budget=10, rules=[])
         assert planted.compared == depths
         planted.compared.clear()
     optimize(source, tmp_path / "o.onnx", provider="cpu", budget=10, rules=[], use_verdicts=False)
-    assert planted.compared == ["symbols", "numbers"], "who does not want what was remembered does not get it"
+    assert planted.compared == ["numbers-named", "sizes-named"], "who does not want what was remembered does not get it"
 
 
 def test_where_all_is_refused_a_later_run_says_why(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = Planted(monkeypatch)
     planted.may_be_compared.set()
     monkeypatch.setattr(cleaning, "_same", lambda *_: False)
-    for depths in (["symbols", "numbers", "sizes"], []):
+    for depths in (["numbers-named", "sizes-named"], []):
         outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", budget=10, rules=[])
         assert planted.compared == depths and not outcome.cleaned
         assert any("not cleaned up: an output would not be the same bit for bit" in note for note in outcome.notes)
@@ -169,7 +169,7 @@ def test_a_comparison_that_failed_is_tried_again(source: Path, tmp_path: Path, m
     """For want of memory perhaps, of which there may be more another time."""
     compared: list[str] = []
 
-    def refused(task: Task, model: Any, path: Path, *_: Any) -> None:
+    def refused(task: Task, original: Any, model: Any, path: Path, *_: Any) -> None:
         compared.append(path.parent.name)
         raise cleaning.Unclean("onnxruntime refuses it (no memory)")
 
