@@ -271,7 +271,18 @@ def open_workbench(
             kernels = open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
         yield Workbench(
-            *(task, rules, store, kernels, clock, notes, progress, folder, background, futures, of_model, reference_ahead),
-            [] if carried is None else carried,
-            constants,
+            task,
+            rules,
+            store,
+            kernels,
+            clock,
+            notes,
+            progress,
+            folder,
+            background,
+            futures,
+            of_model,
+            reference_ahead,
+            carried=[] if carried is None else carried,
+            constants=constants,
         )
