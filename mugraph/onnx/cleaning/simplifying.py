@@ -172,9 +172,9 @@ class _Simplifying:
 
     def _one_reshape(self, node: NodeProto) -> NodeProto | None:
         """A node for reshapes in a row, or for a Reshape to computed sizes, that needs no sizes from a run."""
-        if not self._is_reshape(node):
+        if node.op_type not in _RESHAPES:
             return None
-        inner, made = self._inner_reshape(node), self._type(node.output[0])
+        inner, made = self._inner(node.input[0], _RESHAPES), self._type(node.output[0])
         is_computed = node.op_type == "Reshape" and self._model.values.get(node.input[1]) in self._model.tables.sizes
         if made is None or (inner is None and not is_computed):
             return None
@@ -191,23 +191,6 @@ class _Simplifying:
             return helper.make_node("Unsqueeze", [source], list(node.output), name=node.name, axes=axes)
         names = [source, self._constant(np.asarray(axes, np.int64), "axes")]
         return helper.make_node("Unsqueeze", names, list(node.output), name=node.name)
-
-    def _is_reshape(self, node: NodeProto) -> bool:
-        """Whether a node leaves all entries in their order: a Transpose that moves axes of one entry alone does, too."""
-        if node.op_type != "Transpose" or node.domain not in DEFAULT_DOMAINS:
-            return node.op_type in _RESHAPES
-        given, perm = self._type(node.input[0]), self._attribute(node, "perm")
-        if given is None or not isinstance(perm, list):
-            return False
-        moved = [axis for axis in perm if given.shape[axis] != 1]
-        return moved == sorted(moved)
-
-    def _inner_reshape(self, node: NodeProto) -> NodeProto | None:
-        """The node before a reshape that is one, too, if reshapes alone read the value between them, or this one alone."""
-        maker, readers = self._makers.get(node.input[0]), self._readers[node.input[0]]
-        if maker is None or maker.domain not in DEFAULT_DOMAINS or not self._is_reshape(maker):
-            return None
-        return maker if _RESHAPES.issuperset(readers) or readers == [node.op_type] else None
 
     def _told(self, node: NodeProto, source: str, made: Sequence[Dim]) -> list[int] | None:
         """Sizes for a Reshape of a value that need nothing from a run: 0 stands for the size along the same axis of the value.

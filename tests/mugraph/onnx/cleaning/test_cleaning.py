@@ -265,35 +265,6 @@ def test_weights_stay_in_their_files(tmp_path: Path) -> None:
     assert result.model.proto.graph.initializer[0].data_location == onnx.TensorProto.EXTERNAL
 
 
-@pytest.mark.parametrize(
-    ("inputs", "body", "found"),
-    [
-        ("float[7,1,N,4] x", "t = Transpose<perm = [0, 2, 1, 3]>(x) y = Reshape(t, whole)", {"Reshape": 1}),
-        ("float[1,N,7,4] x", "t = Transpose<perm = [1, 2, 0, 3]>(x) s = Squeeze(t, two) y = Neg(s)", {"Reshape": 1, "Neg": 1}),
-        ("float[N,28] x", "r = Reshape(x, apart) y = Transpose<perm = [0, 2, 1, 3]>(r)", {"Reshape": 1}),
-        ("float[7,2,N,4] x", "t = Transpose<perm = [0, 2, 1, 3]>(x) y = Reshape(t, whole)", {"Transpose": 1, "Reshape": 1}),
-        (
-            "float[7,1,N,4] x",
-            "t = Transpose<perm = [0, 2, 1, 3]>(x) z = Neg(t) y = Reshape(t, whole)",
-            {"Transpose": 1, "Reshape": 1, "Neg": 1},
-        ),
-    ],
-)
-def test_a_transpose_that_moves_no_entry_is_one_of_reshapes_in_a_row(inputs: str, body: str, found: dict[str, int]) -> None:
-    """As behind an LSTM of one direction; one whose axes are all longer, and one that others read as well, stay."""
-    other = ", float[a,b,c,d] z" if " z = " in body else ""
-    proto = parse_model(
-        f"{HEAD} g ({inputs}) => (float[{'e,f,g' if 'whole' in body or 'two' in body else 'e,f,g,h'}] y{other}) "
-        f"<int64[3] whole = {{7, -1, 4}}, int64[4] apart = {{-1, 1, 7, 4}}, int64[1] two = {{2}}> {{ {body} }}"
-    )
-    written = cleaned(proto)
-    assert ops(written) == Counter(found)
-    shape = [dim.dim_value or 3 for dim in proto.graph.input[0].type.tensor_type.shape.dim]
-    x = {"x": GENERATOR.standard_normal(shape).astype(np.float32)}
-    for one, other_one in zip(outputs(written, x), outputs(proto, x), strict=True):
-        assert one.shape == other_one.shape and one.tobytes() == other_one.tobytes()
-
-
 def test_what_is_known_once_sizes_are_told_is_computed() -> None:
     """Onnx does not see the batch of an LSTM of such an opset before the Reshape tells it."""
     proto = parse_model("""<ir_version: 8, opset_import: ["" : 11]>
