@@ -145,17 +145,23 @@ def _largest(model: Model, sizes: Mapping[str, Dim], untold: int) -> int:
     """The number of elements of a model's largest value, as far as its types tell.
 
     Args:
-        untold: what a size is taken for that only a run tells, as that of operands of which either may be repeated.
+        untold: what a size is taken for that only a run tells, as that of operands of which either may be repeated. It is one of
+            a value: its others are taken for no more than is assumed at first, since few are as large as an input along two axes.
     """
     types = {type_ for node in model.graph.nodes() for value in node.values if (type_ := model.graph.type(value)) is not None}
     types.update(model.inputs.values())  # one that nothing reads is fed, too
-    shapes = (concrete([_told(evaluate_dim(dim, sizes), untold) for dim in type_.shape]) for type_ in types)
+    shapes = (concrete(_told([evaluate_dim(dim, sizes) for dim in type_.shape], untold)) for type_ in types)
     return max((math.prod(shape) for shape in shapes if shape is not None), default=0)
 
 
-def _told(dim: Dim, untold: int) -> Dim:
-    """A dimension with a number for the symbols that have none."""
-    return dim if isinstance(dim, int) else evaluate_dim(dim, dict.fromkeys(dim.symbols(), untold))
+def _told(shape: Sequence[Dim], untold: int) -> list[Dim]:
+    """A shape with numbers for the symbols that have none, a smaller one behind the first axis that has such."""
+    told: list[Dim] = []
+    for dim in shape:
+        known = dim if isinstance(dim, int) else evaluate_dim(dim, dict.fromkeys(dim.symbols(), untold))
+        untold = untold if known is dim else min(untold, _ASSUMED)
+        told.append(known)
+    return told
 
 
 def check_data(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> None:

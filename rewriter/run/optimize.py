@@ -156,7 +156,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
     """
     carried: list[Recorded] = []
     worked = partial(_worked, clock=clock, progress=progress, ahead=ahead, carried=carried)
-    options, reason, is_idle, is_resized = task.options, "", False, False
+    options, reason, is_idle, is_resized, came = task.options, "", False, False, task
     refusals = Refusals(task)
     until = math.inf if options.deterministic else clock.instant(_CLEANING)
     attempts: Iterator[tuple[Task, Presumption]] | None = None if options.searches or options.clean else iter(())
@@ -165,11 +165,12 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
             with clock.lap("clean"), _cleaning(options, clock):
                 progress("cleaning up")
                 if attempts is None:
-                    task = with_true_claims(without_previews(task, folder))
+                    came = without_previews(task, folder)
+                    task = with_true_claims(came)
                     attempts, is_idle = clean_tasks(task, folder, until, refusals.holds), bool(task.assumed) and not fits(task)
                 if is_idle and not is_resized:
                     is_resized = True
-                    if (other := at_sizes_that_run(task)) is not None:
+                    if (other := at_sizes_that_run(came)) is not None:  # where what the file claims may be true
                         task = with_true_claims(other)
                         attempts = clean_tasks(task, folder / "resized", until, refusals.holds)
                 attempt = next(attempts, None)

@@ -155,6 +155,13 @@ def test_inputs_that_do_not_fit_into_the_memory_of_the_process_are_refused(monke
     bind_sizes(model, {})
 
 
+def test_of_the_sizes_that_only_a_run_tells_one_is_as_large_as_what_is_assumed() -> None:
+    """Frames of a sound by windows of it, say: both are told by a run, and few models have as many of one as of the other."""
+    graph = "(float[1,N] x, int64[3] s) => (float[A,B,C] y) { r = Reshape(x, s) y = Relu(r) }"
+    model = load(parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g {graph}'))
+    assert [bind_sizes(model, {}, size)[0]["N"] for size in (128, 512, 2048)] == [128, 512, 1024]
+
+
 def test_sizes_that_nobody_gave_make_no_value_that_fills_the_memory() -> None:
     """Of 128 to the fourth power: a GiB of floats; 64 MiB are enough."""
     text = """g (float[1,p,1,1] a, float[1,1,q,1] b, float[1,1,1,r] c, float[1,s,1,1,1] d) => (float[] y) {

@@ -16,6 +16,7 @@ import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
+from mugraph.deadline import Deadline
 from mugraph.onnx.cleaning import Cleaned
 from mugraph.onnx.read import reread
 from rewriter import optimize
@@ -224,20 +225,28 @@ def named_task(tmp_path: Path) -> Task:
 def test_names_of_sizes_go_before_what_is_computed_and_what_came_runs_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A less deep cleaning names sizes, too; outputs of the model that came stay until one of them is right."""
-    opened, really = list[object](), cleaning.session_as_it_came
-    monkeypatch.setattr(cleaning, "session_as_it_came", lambda model: opened.append(model) or really(model))
-    same = cleaning._same
+    """A less deep cleaning names sizes, too; outputs of the model that came stay until one of them is right.
+
+    Its session does not: each attempt has a deadline of its own, which a session heeds as long as it is there.
+    """
+    ran, really, same = list[Any](), cleaning._run, cleaning._same
+    monkeypatch.setattr(cleaning, "_run", lambda session, feed: ran.append(feed) or really(session, feed))
     monkeypatch.setattr(cleaning, "_same", lambda before, after: not same(before, after))
     tried = []
     for task, difference in cleaning.clean_tasks(named_task(tmp_path), tmp_path, math.inf):
         assert task.written is not None
         tried.append((task.written.parent.name, len(task.model.proto.graph.node)))
-        with pytest.raises(cleaning.Unclean):
+        attempt = Deadline()
+        with attempt.heeded(), pytest.raises(cleaning.Unclean):
             difference(lambda: True)
+        attempt.end()
+    monkeypatch.setattr(cleaning, "_same", same)
+    difference(lambda: True)  # on further inputs than that on which all differed
     steps = ["numbers-named", "numbers-unnamed", "sizes-named", "sizes-unnamed"]  # plain ones are as those of sizes
     assert [name for name, _ in tried] == steps
-    assert tried[0][1] == tried[1][1] < tried[2][1] and len(opened) == 1
+    assert tried[0][1] == tried[1][1] < tried[2][1]
+    further = len(named_task(tmp_path).feeds()) + 2 - 1
+    assert len(ran) == (1 + 4) + (2 * further + 1), "what came ran once on each"
 
 
 def test_ordinary_inputs_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,6 +295,24 @@ def test_other_sizes_are_tried_where_the_model_does_not_run(tmp_path: Path, own_
     assert any("H = 48" in note for note in outcome.notes)
     given = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", clean=True, provider="cpu", shapes={"x": (1, 64, 4)})
     assert not given.cleaned and any("does not run it" in note for note in given.notes)
+
+
+def test_what_a_file_claims_is_held_against_sizes_that_run(tmp_path: Path, own_cache: Path) -> None:
+    """At those that were assumed first the claim is not true, and the model does not run."""
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[B,N] x) => (float[1,240] y) <
+            float[1,240] first, int64[1] zero = {0}, int64[1] most = {240}, int64[1] one = {1}, int64[2] row = {1, 240}
+        > {
+            first = Slice(x, zero, most, one)
+            a = Identity(first)
+            b = Reshape(a, row)
+            y = Relu(b)
+        }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", clean=True, provider="cpu")
+    assert any("N = 256" in note for note in outcome.notes) and not any("the file declares" in note for note in outcome.notes)
+    assert outcome.cleaned and ops(tmp_path / "o.onnx") == ["Slice", "Reshape", "Relu"]
 
 
 WINDOW = """
