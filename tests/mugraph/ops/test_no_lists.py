@@ -34,6 +34,7 @@ ALLOWED = {
     ("tools/zoo/exporters.py", "_LAYER"): "what regions of exported models are",
     ("tools/zoo/exporters.py", "_RMS"): "what regions of exported models are",
     ("tools/bench/databases.py", "_TRANSFORMER"): "what a transformer holds, which a database is asked about",
+    ("tools/fuzz/diff_changes.py", "_FAMILIES"): "changes that are made: another operator in place of one",
     ("tools/bench/diffs.py", "SWAPS"): "faults that are planted: another operator in place of one",
     ("rulegen/taso/operators.py", "_ACTIVATIONS"): "codes of TASO's files, by their number",
     ("rewriter/reference/uses.py", "_PASSING"): "ONNX operators of nodes that may be opaque: these have no record to ask",
