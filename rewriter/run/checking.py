@@ -11,6 +11,7 @@ from typing import Any
 from mugraph.terms.shape import Undecided
 from rewriter.reference import Error, Evaluated, worst
 from rewriter.run.accept import Acceptance, first_failing
+from rewriter.run.kernels import has_kernels
 from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal
 from rewriter.run.quarantine import Quarantine
@@ -149,7 +150,7 @@ class Checker:
             fused, sealed = "", right
             if not isinstance(session, Evaluated):
                 fused = acceptance.fuses_otherwise(candidate.graph, path)
-                sealed = right and (target.here or acceptance.is_right_sealed(path))
+                sealed = right and (target.here or not has_kernels(candidate) or acceptance.is_right_sealed(path))
         except RuntimeFailure as problem:  # the guilty rule is found by bisection and named
             path.unlink()
             return f"the rewritten model does not run ({problem})"

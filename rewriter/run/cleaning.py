@@ -78,7 +78,7 @@ def clean_tasks(
         is_refused: whether it is known of a clean model that its outputs differ: it is left out.
     """
     tried: list[onnx.ModelProto] = []
-    original, unnamed = _AsItCame(task.model), dict[Depth, Cleaned | None]()
+    original, unnamed = _OutputsAsTheyCame(), dict[Depth, Cleaned | None]()
     for depth, is_named in _STEPS:
         if depth not in unnamed:
             unnamed[depth] = clean(task.model, computed_as_read, depth)
@@ -171,44 +171,41 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     return sizes
 
 
-class _AsItCame:
+class _OutputsAsTheyCame:
     """What the model that came gives, which is asked once more where a clean model differs.
 
-    A session of it is one comparison's: it heeds the deadline of the work that made it.
+    It holds no session: one is a single comparison's, since it heeds the deadline of the work that made it.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self) -> None:
         self._outputs: dict[int, list[np.ndarray] | None] = {}
 
-    def open(self) -> Session:
-        """A session. Raises RuntimeFailure."""
-        return session_as_it_came(self._model)
-
-    def run(self, session: Session, number: int, feed: Feed) -> list[np.ndarray] | None:
+    def of(self, session: Session, number: int, feed: Feed) -> list[np.ndarray] | None:
         """The outputs on inputs, which have a number; ``None`` where it does not run on them."""
         if number not in self._outputs:
             self._outputs[number] = _run(session, feed)
         return self._outputs[number]
 
     def forget(self) -> None:
-        """Frees the outputs: nobody asks any more."""
+        """Frees them: nobody asks any more."""
         self._outputs.clear()
 
 
-def _compare(task: Task, original: _AsItCame, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]) -> None:
+def _compare(
+    task: Task, original: _OutputsAsTheyCame, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]
+) -> None:
     """Runs a model and the file of a clean one. Raises Unclean where their outputs are not known to be the same."""
     compared = False
     try:
         with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
-            opening = beside.submit(copy_context().run, original.open)
+            opening = beside.submit(copy_context().run, session_as_it_came, task.model)
             open_elsewhere_first(task.model, cleaned, "cpu")
             after = new_session(cleaned, spinning=False)
             before = opening.result()
             for number, feed in enumerate(_feeds(task)):
                 if not is_wanted():
                     raise Unclean("nobody waited until outputs were compared")
-                same = _same(beside.submit(original.run, before, number, feed), _run(after, feed))
+                same = _same(beside.submit(original.of, before, number, feed), _run(after, feed))
                 if same is False:
                     raise Differs("an output would not be the same bit for bit")
                 compared |= bool(same)

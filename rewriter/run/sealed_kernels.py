@@ -47,11 +47,10 @@ def _sealed(node: NodeProto, condition: str, supply: NameSupply) -> NodeProto:
     return onnx.helper.make_node("If", [condition], list(node.output), node.name, **branches)
 
 
-def write_sealed(path: Path) -> Path | None:
-    """Writes a model's file with its kernels sealed beside it, which shares its weights; ``None`` where it has no kernels."""
+def write_sealed(path: Path) -> Path:
+    """Writes a model's file with its kernels sealed beside it, which shares its weights."""
     model = onnx.load(path, load_external_data=False)
-    if not seal_kernels(model):
-        return None
+    seal_kernels(model)
     sealed = path.with_suffix(".sealed.onnx")
     sealed.write_bytes(model.SerializeToString())
     return sealed

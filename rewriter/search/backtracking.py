@@ -118,7 +118,14 @@ class Backtracking:
                     first = deadline if self.limits.descent is None else now + self.limits.descent
                     record.seen = {start.graph.digest}
                     expansion = Expansion(
-                        *(self.moves, kinds, banned, deadline, self.layouts, self.kernels, self.schemes, self.is_wanted)
+                        self.moves,
+                        kinds,
+                        banned,
+                        deadline,
+                        self.layouts,
+                        self.kernels,
+                        self.schemes,
+                        is_wanted=self.is_wanted,
                     )
                     root = record.best
                     for child in expansion.descent(root, first):

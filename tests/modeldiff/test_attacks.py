@@ -10,7 +10,6 @@ import onnx
 import pytest
 from onnx import AttributeProto, ModelProto, helper, numpy_helper
 from onnx.external_data_helper import set_external_data
-from onnx.parser import parse_model
 
 from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.distance import distance, is_within
@@ -18,17 +17,7 @@ from modeldiff.faults import ModelDifference
 from rewriter.reference import InputError
 from tests.support.compared import text_of, written
 from tests.support.fuzzing import attack
-from tools.fuzz.diffs import PAIRS
-
-
-def drawn(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
-
-
-def model(text: str, opset: int = 17, **tensors: Any) -> ModelProto:
-    parsed = parse_model(f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1, "local" : 1]> g {text}')
-    parsed.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in tensors.items())
-    return parsed
+from tools.fuzz.diffs import PAIRS, drawn, small_model
 
 
 def compared(tmp_path: Path, before: ModelProto, after: ModelProto, **options: Any) -> ModelComparison:
@@ -53,8 +42,8 @@ def assert_like_itself_alone(tmp_path: Path, first: ModelProto, second: ModelPro
 
 def test_an_operator_of_another_version_is_another(tmp_path: Path) -> None:
     text = "(float[2,3,4] x) => (float[2,3,4] y) { y = Hardmax(x) }"
-    assert_like_itself_alone(tmp_path, model(text, 11), model(text, 13))
-    assert not compared(tmp_path, model(text, 13), model(text, 17)).regions  # which say the same
+    assert_like_itself_alone(tmp_path, small_model(text, 11), small_model(text, 13))
+    assert not compared(tmp_path, small_model(text, 13), small_model(text, 17)).regions  # which say the same
 
 
 @pytest.mark.parametrize("called", ["y = local.f(x)", "n = Neg(x) c = ReduceMax<keepdims = 0>(n) b = Cast<to = 9>(c) {if}"])
@@ -63,7 +52,7 @@ def test_a_function_is_what_it_says(called: str, tmp_path: Path) -> None:
         else_branch = e () => (float[2,3] v) { v = local.f(n) }>"""
     text = f"(float[2,3] x) => (float[2,3] y) {{ {called.replace('{if}', branches)} }}"
     function = '<domain: "local", opset_import: ["" : 17]> f (a) => (b) { b = %s(a) }'
-    assert_like_itself_alone(tmp_path, model(text + function % "Softsign"), model(text + function % "Hardmax"))
+    assert_like_itself_alone(tmp_path, small_model(text + function % "Softsign"), small_model(text + function % "Hardmax"))
 
 
 def recurrent(inputs: list[str], outputs: list[str]) -> ModelProto:
@@ -84,7 +73,7 @@ def test_operands_and_results_have_places(tmp_path: Path) -> None:
 
 def test_an_operand_that_is_read_twice_counts_twice(tmp_path: Path) -> None:
     text = "(float[4] a, float[4] b) => (float[4] y) {{ y = Mean({}) }}"
-    assert_like_itself_alone(tmp_path, model(text.format("a, b, b")), model(text.format("a, a, b")))
+    assert_like_itself_alone(tmp_path, small_model(text.format("a, b, b")), small_model(text.format("a, a, b")))
 
 
 def test_bodies_hold_what_is_stored_elsewhere(tmp_path: Path) -> None:
@@ -94,7 +83,7 @@ def test_bodies_hold_what_is_stored_elsewhere(tmp_path: Path) -> None:
         text = """(float[2,3] x, int64[1] n) => (float[2,3] y) { c = Cast<to = 9>(n)
             y = If(c) <then_branch = t () => (float[2,3] u) { u = Mul(x, w) },
             else_branch = e () => (float[2,3] v) { v = Neg(x) }> }"""
-        proto = model(text, w=tensor)
+        proto = small_model(text, w=tensor)
         stored = onnx.TensorProto.FromString(proto.graph.initializer.pop().SerializeToString())
         set_external_data(stored, "w.bin", 0, tensor.nbytes)
         stored.ClearField("raw_data")
@@ -112,8 +101,8 @@ def test_bodies_hold_what_is_stored_elsewhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize("draw", ["RandomNormalLike(x)", "RandomUniform<shape = [2,3]>()", "Dropout(x, half, yes)"])
 def test_what_is_drawn_twice_is_not_the_same(draw: str, tmp_path: Path) -> None:
     ends, tensors = "(float[2,3] x) => (float[2,3] y)", {"half": np.float32(0.5), "yes": np.bool_(True)}
-    twice = model(f"{ends} {{ a = {draw} b = {draw} s = Sub(a, b) y = Add(s, x) }}", **tensors)
-    once = model(f"{ends} {{ a = {draw} s = Sub(a, a) y = Add(s, x) }}", **tensors)
+    twice = small_model(f"{ends} {{ a = {draw} b = {draw} s = Sub(a, b) y = Add(s, x) }}", **tensors)
+    once = small_model(f"{ends} {{ a = {draw} s = Sub(a, a) y = Add(s, x) }}", **tensors)
     assert compared(tmp_path, twice, twice).verdict is Equality.PROVED
     assert compared(tmp_path, twice, once).verdict is Equality.UNDECIDED
 
@@ -125,7 +114,7 @@ def test_sizes_that_a_run_tells_are_those_of_their_tensors(rewritten: bool, tmp_
     def counted(order: str, which: str, sum_: str) -> ModelProto:
         text = f"""(float[9] a, float[9] b) => (float[M] y) {{ p = Relu(a) q = Relu(b) {order} s = Shape({which})
             i = Gather(s, one) r = Unsqueeze(i, zero) e = Expand(c, r) y = {sum_} }}"""
-        return model(text, c=np.float32([3]), one=1, zero=[0], two=np.float32(2))
+        return small_model(text, c=np.float32([3]), one=1, zero=[0], two=np.float32(2))
 
     orders = ("n = NonZero(p) o = NonZero(q)", "o = NonZero(q) n = NonZero(p)")
     sum_ = "Mul(e, two)" if rewritten else "Add(e, e)"
@@ -138,19 +127,19 @@ def test_sizes_that_a_run_tells_are_those_of_their_tensors(rewritten: bool, tmp_
 
 def test_a_default_is_part_of_a_model(tmp_path: Path) -> None:
     text = "(float[2,3] x, float[3] b) => (float[2,3] y) { y = Add(x, b) }"
-    with_default = model(text, b=np.ones(3, np.float32))
-    assert_like_itself_alone(tmp_path, with_default, model(text, b=np.full(3, 2, np.float32)))
-    (difference,) = differences(compared(tmp_path, model(text), with_default))
+    with_default = small_model(text, b=np.ones(3, np.float32))
+    assert_like_itself_alone(tmp_path, with_default, small_model(text, b=np.full(3, 2, np.float32)))
+    (difference,) = differences(compared(tmp_path, small_model(text), with_default))
     assert "may be left out of one model alone" in difference.words
     with pytest.raises(InputError, match="input b must be fed, and has a default in"):
-        compared(tmp_path, with_default, model(text))
+        compared(tmp_path, with_default, small_model(text))
 
 
 def test_no_tolerance_makes_a_constant_another(tmp_path: Path) -> None:
     ends, weights = "(float[2,4] x) => (float[2,4] y)", drawn(4, 4)
-    before = model(f"{ends} {{ v = Exp(w) y = MatMul(x, v) }}", w=weights)
+    before = small_model(f"{ends} {{ v = Exp(w) y = MatMul(x, v) }}", w=weights)
     for factor, verdict in ((1.0, Equality.PROVED), (1.003, Equality.TESTED)):
-        folded = model(f"{ends} {{ y = MatMul(x, v) }}", v=np.exp(weights) * np.float32(factor))
+        folded = small_model(f"{ends} {{ y = MatMul(x, v) }}", v=np.exp(weights) * np.float32(factor))
         assert compared(tmp_path, before, folded, tolerance=0.01).verdict is verdict
 
 
@@ -167,7 +156,9 @@ def test_a_small_column_is_a_column(before: str, size: float, verdict: Equality,
     tensors = {"twice": weights * 2} if "twice" in before else {"w": weights, "two": np.float32(2)}
     for after, wanted in ((weights, Equality.PROVED), (other, verdict)):
         text = f"{ends} {{ y = MatMul(x, v) }}"
-        assert compared(tmp_path, model(f"{ends} {{ {before} }}", **tensors), model(text, v=after * 2)).verdict is wanted
+        assert (
+            compared(tmp_path, small_model(f"{ends} {{ {before} }}", **tensors), small_model(text, v=after * 2)).verdict is wanted
+        )
 
 
 def test_the_distance_sees_small_rows_and_no_noise_of_what_cancels() -> None:
@@ -185,12 +176,12 @@ def test_the_distance_sees_small_rows_and_no_noise_of_what_cancels() -> None:
 @pytest.mark.parametrize("narrow", ["10", "16"])
 def test_a_rounding_is_no_identity(narrow: str, tmp_path: Path) -> None:
     ends = "(float[2,8] x) => (float[2,8] y)"
-    plain = model(f"{ends} {{ r = Relu(x) y = Neg(r) }}")
-    rounded = model(f"{ends} {{ r = Relu(x) c = Cast<to = {narrow}>(r) f = Cast<to = 1>(c) y = Neg(f) }}")
+    plain = small_model(f"{ends} {{ r = Relu(x) y = Neg(r) }}")
+    rounded = small_model(f"{ends} {{ r = Relu(x) c = Cast<to = {narrow}>(r) f = Cast<to = 1>(c) y = Neg(f) }}")
     assert_like_itself_alone(tmp_path, plain, rounded)
     comparison = compared(tmp_path, rounded, plain)  # which is equal as far as the rounding goes, and not proved
     assert comparison.verdict is Equality.TESTED and "rounds to" in text_of(comparison)
-    moved = model(f"{ends} {{ r = Relu(x) n = Neg(r) c = Cast<to = {narrow}>(n) y = Cast<to = 1>(c) }}")
+    moved = small_model(f"{ends} {{ r = Relu(x) n = Neg(r) c = Cast<to = {narrow}>(n) y = Cast<to = 1>(c) }}")
     assert compared(tmp_path, rounded, moved).verdict is Equality.PROVED
 
 
@@ -207,8 +198,8 @@ def test_a_wider_type_rounds_nothing(tmp_path: Path) -> None:
 def test_an_output_that_is_another_value_is_no_proof(tmp_path: Path) -> None:
     """Every node of one model is a node of the other, and one output is taken before what bounds it, which no input shows."""
     ends = "(float[4,8] x) => (float[4,8] y, float[4,8] z, float[4,8] w)"
-    before = model(f"{ends} {{ y = Tanh(x) z = Min(y, two) w = Neg(z) }}", two=np.float32(2))
-    after = model(f"{ends} {{ y = Tanh(x) m = Min(y, two) w = Neg(m) z = Identity(y) }}", two=np.float32(2))
+    before = small_model(f"{ends} {{ y = Tanh(x) z = Min(y, two) w = Neg(z) }}", two=np.float32(2))
+    after = small_model(f"{ends} {{ y = Tanh(x) m = Min(y, two) w = Neg(m) z = Identity(y) }}", two=np.float32(2))
     comparison = compared(tmp_path, before, after)
     assert comparison.verdict is Equality.TESTED and "'y' equals 'z'" in text_of(comparison)
 

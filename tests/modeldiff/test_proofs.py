@@ -12,6 +12,7 @@ from modeldiff.sides import ComparedModel
 from modeldiff.weights import ComposedTensor, Nearby, WeightOrigins
 from mugraph.onnx import load
 from tests.support.compared import text_of, written
+from tools.fuzz.diffs import drawn
 
 Arrays = dict[str, np.ndarray]
 
@@ -19,10 +20,6 @@ Arrays = dict[str, np.ndarray]
 def compared(tmp_path: Path, before: tuple[str, Arrays], after: tuple[str, Arrays]) -> ModelComparison:
     paths = [written(tmp_path / f"{n}.onnx", text, **tensors) for n, (text, tensors) in enumerate((before, after))]
     return compare_models(*paths)
-
-
-def drawn(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
 def changed(array: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ rounding put in between. What comes out may be no model, or compute the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from typing import Any
 
 import numpy as np
@@ -197,9 +197,7 @@ def _exchange_operands(model: ModelProto, generator: Random) -> bool:
     nodes = [node for node in _nodes(model) if len(set(node.input)) > 1]
     if not nodes:
         return False
-    node = _chosen(nodes, generator)
-    i, j = (int(place) for place in generator.choice(len(node.input), 2, replace=False))
-    node.input[i], node.input[j] = node.input[j], node.input[i]
+    _exchange(_chosen(nodes, generator).input, generator)
     return True
 
 
@@ -221,10 +219,14 @@ def _exchange_results(model: ModelProto, generator: Random) -> bool:
     nodes = [node for node in model.graph.node if len(node.output) > 1]
     if not nodes:
         return False
-    node = _chosen(nodes, generator)
-    i, j = (int(place) for place in generator.choice(len(node.output), 2, replace=False))
-    node.output[i], node.output[j] = node.output[j], node.output[i]
+    _exchange(_chosen(nodes, generator).output, generator)
     return True
+
+
+def _exchange(names: MutableSequence[str], generator: Random) -> None:
+    """Two of some names change places."""
+    i, j = (int(place) for place in generator.choice(len(names), 2, replace=False))
+    names[i], names[j] = names[j], names[i]
 
 
 def _leave_out(model: ModelProto, generator: Random) -> bool:

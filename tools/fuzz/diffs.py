@@ -32,7 +32,7 @@ from tools.fuzz.fates import CaseReport, Fate
 from tools.fuzz.running import CannotRun, run, session
 from tools.zoo.built import lora_block
 
-__all__ = ["PAIRS", "diffs_command", "examine_change", "names"]
+__all__ = ["PAIRS", "diffs_command", "drawn", "examine_change", "names", "small_model"]
 
 _APART = 1e-3
 """Relative error of an entry from which on two outputs differ, whatever rounding does."""
@@ -44,11 +44,13 @@ _SIDE = 16
 """Of the matrices: also the product of heads and their sizes."""
 
 
-def _drawn(*shape: int, seed: int = 0) -> np.ndarray:
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    """Random numbers, float32 of a shape."""
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype(np.float32)
 
 
-def _model(text: str, opset: int = 17, **tensors: Any) -> ModelProto:
+def small_model(text: str, opset: int = 17, **tensors: Any) -> ModelProto:
+    """The model of a graph in words, with its constants."""
     model = parse_model(f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1, "local" : 1]> g {text}')
     model.graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in tensors.items())
     return model
@@ -57,14 +59,14 @@ def _model(text: str, opset: int = 17, **tensors: Any) -> ModelProto:
 Pair = tuple[ModelProto, ModelProto]
 
 _HEADS = "(float[2,4,16] x) => (float[2,4,16] a, float[2,4,16] b, float[2,4,16] c)"
-_WEIGHTS = {name: _drawn(_SIDE, _SIDE, seed=place) for place, name in enumerate("qkv")}
-_BIASES = {f"{name}b": _drawn(_SIDE, seed=place) for place, name in enumerate("qkv")}
+_WEIGHTS = {name: drawn(_SIDE, _SIDE, seed=place) for place, name in enumerate("qkv")}
+_BIASES = {f"{name}b": drawn(_SIDE, seed=place) for place, name in enumerate("qkv")}
 
 
 def _merged() -> Pair:
     before = f"{_HEADS} {{ a = MatMul(x, q) b = MatMul(x, k) c = MatMul(x, v) }}"
     after = f"{_HEADS} {{ m = MatMul(x, w) a, b, c = Split<axis = -1>(m, s) }}"
-    return _model(before, **_WEIGHTS), _model(after, w=np.concatenate([*_WEIGHTS.values()], axis=1), s=[_SIDE] * 3)
+    return small_model(before, **_WEIGHTS), small_model(after, w=np.concatenate([*_WEIGHTS.values()], axis=1), s=[_SIDE] * 3)
 
 
 def _attention() -> Pair:
@@ -78,31 +80,31 @@ def _attention() -> Pair:
     after = f"{ends} {{ y = com.microsoft.Attention<num_heads = 4, scale = 0.5>(x, w, bias) }}"
     shapes = {"heads": [0, 0, 4, 4], "whole": [0, 0, _SIDE], "half": np.float32(0.5)}
     packed = {"w": np.concatenate([*_WEIGHTS.values()], axis=1), "bias": np.concatenate([*_BIASES.values()])}
-    return _model(before, **_WEIGHTS, **_BIASES, **shapes), _model(after, **packed)
+    return small_model(before, **_WEIGHTS, **_BIASES, **shapes), small_model(after, **packed)
 
 
 def _flattened() -> Pair:
     ends = "(float[4,4,4,16] x) => (float[4,4,4,16] y)"
-    before = _model(f"{ends} {{ p = MatMul(x, w) y = Add(p, b) }}", w=_WEIGHTS["q"], b=_BIASES["qb"])
+    before = small_model(f"{ends} {{ p = MatMul(x, w) y = Add(p, b) }}", w=_WEIGHTS["q"], b=_BIASES["qb"])
     text = f"{ends} {{ r = Reshape(x, rows) p = Gemm<transB = 1>(r, t, b) y = Reshape(p, back) }}"
     turned = np.ascontiguousarray(_WEIGHTS["q"].T)
-    return before, _model(text, t=turned, b=_BIASES["qb"], rows=[64, _SIDE], back=[4, 4, 4, _SIDE])
+    return before, small_model(text, t=turned, b=_BIASES["qb"], rows=[64, _SIDE], back=[4, 4, 4, _SIDE])
 
 
 def _scaled() -> Pair:
     ends = "(float[16,16] x) => (float[16,16] y)"
-    before = _model(
+    before = small_model(
         f"{ends} {{ p = MatMul(x, w) l = Add(p, b) y = Mul(l, f) }}", w=_WEIGHTS["q"], b=_BIASES["qb"], f=_BIASES["kb"]
     )
     merged = {"w": _WEIGHTS["q"] * _BIASES["kb"], "b": _BIASES["qb"] * _BIASES["kb"]}
-    return before, _model(f"{ends} {{ p = MatMul(x, w) y = Add(p, b) }}", **merged)
+    return before, small_model(f"{ends} {{ p = MatMul(x, w) y = Add(p, b) }}", **merged)
 
 
 def _zeros() -> Pair:
     ends = "(float[4,4] x, float[4,4] z) => (float[4,4] y)"
     zeros = np.zeros((4, 4), np.float32)
-    before = _model(f"{ends} {{ m = Transpose<perm = [1,0]>(f) a = Add(x, m) s = Softmax(a) y = MatMul(s, z) }}", f=zeros)
-    return before, _model(f"{ends} {{ s = Softmax(x) y = MatMul(s, z) }}")
+    before = small_model(f"{ends} {{ m = Transpose<perm = [1,0]>(f) a = Add(x, m) s = Softmax(a) y = MatMul(s, z) }}", f=zeros)
+    return before, small_model(f"{ends} {{ s = Softmax(x) y = MatMul(s, z) }}")
 
 
 def _rounded() -> Pair:
@@ -110,13 +112,13 @@ def _rounded() -> Pair:
         t = Tanh(m) p = Add(t, one) h = Mul(x, half) y = Mul(h, p) }"""
     numbers = {"three": 3.0, "third": 0.044715, "root": np.sqrt(2 / np.pi), "one": 1.0, "half": 0.5}
     tensors = {name: np.float32(number) for name, number in numbers.items()}
-    return _model(before, **tensors), _model("(float[4,16] x) => (float[4,16] y) { y = com.microsoft.FastGelu(x) }")
+    return small_model(before, **tensors), small_model("(float[4,16] x) => (float[4,16] y) { y = com.microsoft.FastGelu(x) }")
 
 
 def _factors() -> Pair:
     ends = "(float[2,4,4] x, float[2,4,4] z) => (float[2,4,4] y)"
-    before = _model(f"{ends} {{ a = Mul(x, r) b = Mul(z, r) y = MatMul(a, b) }}", r=np.float32(8**-0.25))
-    return before, _model(f"{ends} {{ y = com.microsoft.FusedMatMul<alpha = 0.35355338454246521>(x, z) }}")
+    before = small_model(f"{ends} {{ a = Mul(x, r) b = Mul(z, r) y = MatMul(a, b) }}", r=np.float32(8**-0.25))
+    return before, small_model(f"{ends} {{ y = com.microsoft.FusedMatMul<alpha = 0.35355338454246521>(x, z) }}")
 
 
 def _skip() -> Pair:
@@ -124,31 +126,31 @@ def _skip() -> Pair:
     tensors = {"g": _BIASES["qb"], "b": _BIASES["kb"]}
     before = f"{ends} {{ s = Add(x, z) y = LayerNormalization<axis = -1, epsilon = 1e-5>(s, g, b) }}"
     after = f"{ends} {{ y, m, i, s = com.microsoft.SkipLayerNormalization<epsilon = 1e-5>(x, z, g, b) }}"
-    return _model(before, **tensors), _model(after, **tensors)
+    return small_model(before, **tensors), small_model(after, **tensors)
 
 
 def _recurrent() -> Pair:
     ends = "(float[4,4,4] x, float[1,4,4] h, float[1,4,4] c) => (float[4,1,4,4] y, float[1,4,4] yh, float[1,4,4] yc)"
     text = f"{ends} {{{{ a = Relu(x) {{}} y, yh, yc = LSTM<hidden_size = 4>({{}}, w, r, b, , h, c) }}}}"
-    tensors = {"w": _drawn(1, _SIDE, 4), "r": _drawn(1, _SIDE, 4, seed=1), "b": _drawn(1, 32)}
-    return _model(text.format("e = Relu(a)", "e"), **tensors), _model(text.format("", "a"), **tensors)
+    tensors = {"w": drawn(1, _SIDE, 4), "r": drawn(1, _SIDE, 4, seed=1), "b": drawn(1, 32)}
+    return small_model(text.format("e = Relu(a)", "e"), **tensors), small_model(text.format("", "a"), **tensors)
 
 
 def _branches() -> Pair:
     text = """(float[4,4] x, float[4,4] z, int64[1] n) => (float[4,4] y) {{ p = Neg(x) q = Tanh(z) {} c = Cast<to = 9>(n)
         y = If(c) <then_branch = t () => (float[4,4] u) {{ m = MatMul(p, w) u = Sub(m, q) }},
         else_branch = e () => (float[4,4] v) {{ v = Sub(q, p) }}> }}"""
-    twice = _model(text.format("").replace("Neg(x)", "Neg(o) k = Neg(x) o = Neg(k)"), w=_drawn(4, 4))
+    twice = small_model(text.format("").replace("Neg(x)", "Neg(o) k = Neg(x) o = Neg(k)"), w=drawn(4, 4))
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in twice.graph.node]
     del twice.graph.node[:]
     twice.graph.node.extend([*nodes[1:3], nodes[0], *nodes[3:]])
-    return _model(text.format(""), w=_drawn(4, 4)), twice
+    return small_model(text.format(""), w=drawn(4, 4)), twice
 
 
 def _function() -> Pair:
     text = """(float[4,4] x, float[4,4] z) => (float[4,4] y) {{ {} y = local.f({}, z) }}
         <domain: "local", opset_import: ["" : 17]> f (a, b) => (c) {{ s = Softsign(a) h = Hardmax(b) c = Sub(s, h) }}"""
-    return _model(text.format("d = Neg(x) k = Neg(d) e = Relu(k)", "e")), _model(text.format("e = Relu(x)", "e"))
+    return small_model(text.format("d = Neg(x) k = Neg(d) e = Relu(k)", "e")), small_model(text.format("e = Relu(x)", "e"))
 
 
 def _counted() -> Pair:
@@ -156,8 +158,8 @@ def _counted() -> Pair:
         s = Shape(n) i = Gather(s, one) r = Unsqueeze(i, first) e = Expand(c, r) y = {}
         t = Shape(o) j = Gather(t, one) u = Unsqueeze(j, first) f = Expand(c, u) z = Neg(f) }}"""
     tensors = {"c": np.float32([2]), "first": [0]}
-    before = _model(text.format("n = NonZero(p) o = NonZero(q)", "Add(e, e)"), **tensors)
-    return before, _model(text.format("o = NonZero(q) n = NonZero(p)", "Mul(e, two)"), two=np.float32(2), **tensors)
+    before = small_model(text.format("n = NonZero(p) o = NonZero(q)", "Add(e, e)"), **tensors)
+    return before, small_model(text.format("o = NonZero(q) n = NonZero(p)", "Mul(e, two)"), two=np.float32(2), **tensors)
 
 
 def _optimised(model: ModelProto) -> Pair:
@@ -178,9 +180,9 @@ def _block() -> Pair:
 def _convolution() -> Pair:
     text = """(float[2,4,4,4] x) => (float[2,4,4,4] y) { c = Conv<pads = [1,1,1,1]>(x, w, b)
         n = BatchNormalization(c, g, h, m, v) r = Relu(n) s = Add(r, x) d = Conv(s, u) y = Add(d, k) }"""
-    rows = {name: _drawn(4, seed=place) for place, name in enumerate("bghm")}
-    weights = {"w": _drawn(4, 4, 3, 3), "u": _drawn(4, 4, 1, 1), "v": np.abs(_drawn(4)) + 1, "k": _drawn(1, 4, 1, 1)}
-    return _optimised(_model(text, **rows, **weights))
+    rows = {name: drawn(4, seed=place) for place, name in enumerate("bghm")}
+    weights = {"w": drawn(4, 4, 3, 3), "u": drawn(4, 4, 1, 1), "v": np.abs(drawn(4)) + 1, "k": drawn(1, 4, 1, 1)}
+    return _optimised(small_model(text, **rows, **weights))
 
 
 PAIRS: Mapping[str, Callable[[], Pair]] = {
