@@ -20,7 +20,7 @@ from mugraph.ops import get_operator, traits_of
 from mugraph.terms.term import walk
 from tools.fuzz.fates import Fate
 from tools.fuzz.oracle import Originals, Verdict
-from tools.fuzz.provided import Failure, Place, Provided
+from tools.fuzz.provided import Misfit, Place, Provided
 from tools.fuzz.sessions import Request, Sessions
 
 __all__ = ["WithKernels", "counted"]
@@ -113,11 +113,11 @@ class _KernelJudge:
         answer = self.provided.answered(request)
         if isinstance(answer, str):
             fate = Fate.HANG if answer.startswith("no answer") else Fate.DIED
-            return self._attributed(request, [Failure(fate, ("", ""), answer)])
+            return self._attributed(request, [Misfit(fate, ("", ""), answer)])
         self.kernels = answer.kernels
         return self._attributed(request, list(self.provided.failures(answer)))
 
-    def _attributed(self, request: Request, failures: Sequence[Failure]) -> Verdict | None:
+    def _attributed(self, request: Request, failures: Sequence[Misfit]) -> Verdict | None:
         """The first failure that only the kernels explain; else what is to be told of the runtime."""
         own: Verdict | None = None
         if not any(failure.fate.is_failure for failure in failures):
@@ -135,7 +135,7 @@ class _KernelJudge:
             if not why and failure.place not in without:
                 often = self._how_often(request, failure.place) if failure.fate is Fate.WRONG else ""
                 return failure.fate, f"{self._where}: {failure.told}{often}"
-            self.excused += 1
+            self.excused += failure.fate is Fate.WRONG
             words = f"{why}: {self._where}" if why else f"{self._where}, without its kernels, too"
             own = own or (Fate.RUNTIME, f"{words}: {failure.told}")
         return own

@@ -22,7 +22,7 @@ from tools.fuzz.oracle import Originals, alone, far
 from tools.fuzz.running import CannotRun, Outputs, run
 from tools.fuzz.sessions import Answer, ProcessEnded, Request, Sessions
 
-__all__ = ["Failure", "Place", "Provided"]
+__all__ = ["Misfit", "Place", "Provided"]
 
 _REPEATS = 4
 """How often the original is run once more, with onnxruntime's optimisers and without, where a kernel is held to be wrong."""
@@ -32,7 +32,7 @@ Place = tuple[str, int | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class Misfit:
     """What is wrong with an answer: what that is, where, and in words."""
 
     fate: Fate
@@ -79,24 +79,24 @@ class Provided:
         except ProcessEnded as problem:
             return str(problem)
 
-    def failures(self, answer: Answer) -> Iterator[Failure]:
+    def failures(self, answer: Answer) -> Iterator[Misfit]:
         """What is wrong with an answer."""
         if answer.broken:
             kinds = ", ".join(answer.refused)
             told = f"the device is of no use after {kinds} inputs: {answer.broken}; {'; '.join(answer.refused.values())}"
-            yield Failure(Fate.DIED, ("", ""), told)
+            yield Misfit(Fate.DIED, ("", ""), told)
             return
         for kind in self.feeds:
             if kind in answer.refused:
-                yield Failure(Fate.LOST, (kind, ""), f"does not run on {kind} inputs: {answer.refused[kind]}")
+                yield Misfit(Fate.LOST, (kind, ""), f"does not run on {kind} inputs: {answer.refused[kind]}")
                 continue
             if kind in answer.beside:
-                yield Failure(Fate.WRONG, (kind, "beside"), f"on {kind} inputs {answer.beside[kind]}")
+                yield Misfit(Fate.WRONG, (kind, "beside"), f"on {kind} inputs {answer.beside[kind]}")
             for position, one in enumerate(answer.outputs[kind]):
                 fate = self._fate(kind, position, one, self._as_provided(kind))
                 if fate is not None:
                     told = f"on {kind} inputs: output {position}, {far(one, self._on_cpu(kind)[0][position])}"
-                    yield Failure(fate, (kind, position), told)
+                    yield Misfit(fate, (kind, position), told)
 
     def _fate(self, kind: str, position: int, one: Any, bases: Sequence[Outputs]) -> Fate | None:
         """What is told of an output that is none of those that the original has, within roundings or not."""
