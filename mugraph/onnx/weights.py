@@ -206,6 +206,11 @@ class Weights:
             raise ModelError(f"{self.label}: {path} has changed since the model was read; read the model again")
         return identity
 
+    def check_files(self) -> None:
+        """Raises :class:`ModelError` unless the model's files are those that were read."""
+        for path in tuple(self.files):
+            self._identity(path, f"{self.label}: a file of it")
+
     def chunks(self, tensor: TensorProto, size: int = CHUNK) -> Iterator[bytes]:
         """The stored bytes of a tensor, in pieces of so many at most."""
         place = self.place(tensor)

@@ -135,9 +135,13 @@ def optimize(
         with clock.lap("import"):
             progress("reading the model")
             task = read_task(model, output, asked, target)
-        _foresee_end(task, clock)
-        with closing(Ahead(task.model, task.sizes, is_needed=asked.searches)) as ahead:
-            return _run(task, scratch.path, clock, progress, ahead)
+        try:
+            _foresee_end(task, clock)
+            with closing(Ahead(task.model, task.sizes, is_needed=asked.searches)) as ahead:
+                return _run(task, scratch.path, clock, progress, ahead)
+        except OSError:
+            task.original.weights.check_files()  # one that is gone is not for want of space
+            raise
 
 
 def _foresee_end(task: Task, clock: Clock) -> None:

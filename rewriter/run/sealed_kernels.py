@@ -8,6 +8,7 @@ kernel is its body within an If, which they do not look into from outside, on a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import numpy as np
@@ -23,28 +24,49 @@ __all__ = ["seal_kernels", "write_sealed"]
 def seal_kernels(model: ModelProto) -> bool:
     """Seals the custom kernels of a model, in place; whether there are any.
 
-    The condition is an input with a value that holds where nothing is fed. Both branches are the kernel.
+    The condition is an input with a value that holds where nothing is fed. Both branches are the kernel. Where the model
+    dequantises they read what nodes give through sequences of one entry, which the optimisers do not look into either: bodies
+    that read it by themselves let onnxruntime end the process (docs/upstream.md).
     """
-    kernels = [node for graph in graphs_within(model.graph) for node in graph.node if node.domain == KERNEL_DOMAIN]
-    if not kernels:
+    graphs = list(graphs_within(model.graph))
+    if not any(node.domain == KERNEL_DOMAIN for graph in graphs for node in graph.node):
         return False
     supply = NameSupply(names_in_use(model.graph))
-    condition = supply.fresh("sealed")
-    for node in kernels:
-        node.CopyFrom(_sealed(node, condition, supply))
+    condition, first = supply.fresh("sealed"), supply.fresh("first")
+    wrapped = set[str]()
+    if any(node.op_type == "DequantizeLinear" for graph in graphs for node in graph.node):
+        wrapped = {name for graph in graphs for node in graph.node for name in node.output}
+    for graph in reversed(graphs):  # bodies before what holds them
+        nodes = [
+            new
+            for node in graph.node
+            for new in (_sealed(node, condition, first, wrapped, supply) if node.domain == KERNEL_DOMAIN else (node,))
+        ]
+        copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+        del graph.node[:]
+        graph.node.extend(copies)
     model.graph.input.append(onnx.helper.make_tensor_value_info(condition, onnx.TensorProto.BOOL, []))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), condition))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), first))
     return True
 
 
-def _sealed(node: NodeProto, condition: str, supply: NameSupply) -> NodeProto:
+def _sealed(node: NodeProto, condition: str, first: str, wrapped: Set[str], supply: NameSupply) -> Iterator[NodeProto]:
+    """A kernel within an If, and before it what takes operands through sequences."""
+    names: dict[str, str] = {}
+    for name in dict.fromkeys(node.input):
+        if name in wrapped:
+            sequence, names[name] = supply.fresh(name), supply.fresh(name)
+            yield onnx.helper.make_node("SequenceConstruct", [name], [sequence])
+            yield onnx.helper.make_node("SequenceAt", [sequence, first], [names[name]])
     branches = {}
     for branch in ("then_branch", "else_branch"):
         call = NodeProto()
         call.CopyFrom(node)
+        call.input[:] = [names.get(name, name) for name in node.input]
         call.output[:] = [supply.fresh(name) for name in node.output]
         branches[branch] = onnx.helper.make_graph([call], branch, [], [ValueInfoProto(name=name) for name in call.output])
-    return onnx.helper.make_node("If", [condition], list(node.output), node.name, **branches)
+    yield onnx.helper.make_node("If", [condition], list(node.output), node.name, **branches)
 
 
 def write_sealed(path: Path) -> Path:

@@ -37,9 +37,11 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
         the outcome of the whole run.
 
     Raises:
-        ModelError, StoreError: a file cannot be written.
+        ModelError, StoreError: a file cannot be written, or one of the model is not what was read: then nothing that was decided
+            is known to hold, and what looks like a mistake is none.
     """
     task = bench.task
+    task.original.weights.check_files()
     bench.progress("writing")
     with bench.clock.lap("write"):
         before = on_disk(task.original.weights.files)

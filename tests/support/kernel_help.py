@@ -1,10 +1,11 @@
-"""Models in which one graph-defined kernel is a node."""
+"""Models in which one graph-defined kernel is a node, and runs in which kernels are compiled."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,14 @@ from mugraph.blocks.text import kernel_from_json, schedule_from_json
 from mugraph.blocks.validity import check_kernel
 from mugraph.graph import Graph
 from mugraph.onnx import Model, load, to_bytes
+from rewriter import optimize
 
 _DYNAMIC = Path(__file__).parents[1] / "rewriter" / "kernels" / "dynamic_kernels.jsonl"
 DYNAMIC_KERNELS = [json.loads(line) for line in _DYNAMIC.read_text().splitlines()]
 """Kernels with their schedules that fire on models of dynamic batch and sequence."""
+
+at_leisure = partial(optimize, budget=600.0)
+"""Kernels are compiled for real, which takes its time on a busy machine."""
 
 
 def scheduled_kernel(line: dict[str, Any]) -> tuple[Kernel, tuple[Schedule, ...]]:
@@ -72,3 +77,8 @@ def kernel_model(kernel: Kernel, opset: int = 17, programs: Programs | None = No
 def content(kernel: Kernel) -> tuple[object, ...]:
     """All that a kernel is made of, names included, which equality overlooks."""
     return tuple(getattr(kernel, field.name) for field in fields(kernel))
+
+
+def own_nodes(path: Path) -> list[onnx.NodeProto]:
+    """The custom kernels of a file."""
+    return [node for node in onnx.load(path, load_external_data=False).graph.node if node.domain == "onnx.superopt"]

@@ -2,15 +2,14 @@
 
 On a GPU first in memory that ends where tensors end (`tools.fuzz.fence`), then as users run it. What is wrong there may be
 onnxruntime's own doing: so a model that is not right is run without the library, too, through the bodies of its kernels, and only
-what is right then is held against the kernels.
+what is right then, and what the original by itself is good for (`tools.fuzz.provided`), is held against the kernels.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import onnx
 
@@ -20,16 +19,14 @@ from mugraph.onnx import load
 from mugraph.ops import get_operator, traits_of
 from mugraph.terms.term import walk
 from tools.fuzz.fates import Fate
-from tools.fuzz.oracle import Originals, Verdict, far
-from tools.fuzz.running import CannotRun, Outputs, run
-from tools.fuzz.sessions import Answer, ProcessEnded, Request, Sessions
+from tools.fuzz.oracle import Originals, Verdict
+from tools.fuzz.provided import Misfit, Place, Provided
+from tools.fuzz.sessions import Request, Sessions
 
 __all__ = ["WithKernels", "counted"]
 
-_REPEATS = 4
-"""How often the original is run once more, with onnxruntime's optimisers and without, where a kernel is held to be wrong."""
 _FURTHER = 4
-"""How often the kernels are run once more then."""
+"""How often kernels that are held to be wrong are run once more."""
 
 
 def counted(_: Originals, written: bytes) -> tuple[None, Counter[str]]:
@@ -77,46 +74,21 @@ class WithKernels:
 
     def __call__(self, originals: Originals, written: bytes) -> tuple[Verdict | None, Counter[str]]:
         _, counts = counted(originals, written)
-        feeds = {kind: feed for kind, (feed, _) in originals.plain.items()}
-        if not feeds:
+        if not originals.plain:
             return None, counts
-        theirs = [self._theirs(originals, feeds, optimize) for optimize in (True, False)]
-        broken = next((one for one in theirs if isinstance(one, str)), None)
-        if broken is not None:
+        provided = Provided(self.sessions, originals, self.fenced)
+        if broken := provided.begin():
             return (Fate.RUNTIME, f"the original on {self.sessions.provider} by itself: {broken}"), counts
-        bases = {kind: [*_on_cpu(originals, kind), *_given(theirs, kind)] for kind in feeds}
         told = None
         for fenced in (True, False) if self.fenced else (False,):
-            judge = _KernelJudge(self.sessions, originals, written, bases, fenced)
+            judge = _KernelJudge(provided, written, fenced)
             verdict = judge.verdict()
             counts["runs of kernels"] += judge.kernels
+            counts["outputs that the provider alone answers for"] += judge.excused
             if verdict is not None and verdict[0].is_failure:
                 return verdict, counts
             told = told or verdict
         return told, counts
-
-    def _theirs(self, originals: Originals, feeds: Mapping[str, Any], optimize: bool) -> Answer | str:
-        """What the provider gives of the original, or how that ended it."""
-        if self.sessions.provider == "cpu":
-            return Answer()
-        try:
-            answer = self.sessions.run(Request(originals.model, feeds, optimize=optimize))
-        except ProcessEnded as problem:
-            return str(problem)
-        return answer.broken or answer
-
-
-def _on_cpu(originals: Originals, kind: str) -> list[Outputs]:
-    """What the CPU provider gives of the original, with its optimisers where they do not break it, and without."""
-    feed, without = originals.plain[kind]
-    try:
-        return [without, run(originals.model, feed)]
-    except CannotRun:
-        return [without]
-
-
-def _given(answers: Any, kind: str) -> list[Outputs]:
-    return [answer.outputs[kind] for answer in answers if kind in answer.outputs]
 
 
 @dataclass
@@ -124,92 +96,60 @@ class _KernelJudge:
     """Of a model in one kind of memory.
 
     Attributes:
-        bases: what the original gives, by the kind of inputs, in all ways in which it was run.
+        provided: the original on the provider.
         kernels: how often nodes of custom kernels were run.
+        excused: how many outputs are not right, and the provider's own doing.
     """
 
-    sessions: Sessions
-    originals: Originals
+    provided: Provided
     written: bytes
-    bases: Mapping[str, list[Outputs]]
     fenced: bool
     kernels: int = 0
+    excused: int = 0
 
     def verdict(self) -> Verdict | None:
         """What is wrong with the model, the runtime or the inputs; ``None`` where nothing is."""
-        feeds = {kind: feed for kind, (feed, _) in self.originals.plain.items()}
-        request = Request(self.written, feeds, library=True, fenced=self.fenced)
-        answer = self._answered(request)
+        request = Request(self.written, self.provided.feeds, library=True, fenced=self.fenced)
+        answer = self.provided.answered(request)
         if isinstance(answer, str):
             fate = Fate.HANG if answer.startswith("no answer") else Fate.DIED
-            return self._attributed(request, [(fate, "", answer)])
+            return self._attributed(request, [Misfit(fate, ("", ""), answer)])
         self.kernels = answer.kernels
-        return self._attributed(request, self._failures(answer))
+        return self._attributed(request, list(self.provided.failures(answer)))
 
-    def _answered(self, request: Request) -> Answer | str:
-        try:
-            return self.sessions.run(request)
-        except ProcessEnded as problem:
-            return str(problem)
-
-    def _attributed(self, request: Request, failures: Any) -> Verdict | None:
+    def _attributed(self, request: Request, failures: Sequence[Misfit]) -> Verdict | None:
         """The first failure that only the kernels explain; else what is to be told of the runtime."""
         own: Verdict | None = None
-        failures = list(failures)
-        if not any(fate.is_failure for fate, _, _ in failures):
-            return (failures[0][0], f"{self._where}: {failures[0][2]}") if failures else None
-        bodies = self._answered(replace(request, library=False))
+        if not any(failure.fate.is_failure for failure in failures):
+            return (failures[0].fate, f"{self._where}: {failures[0].told}") if failures else None
+        bodies = self.provided.answered(replace(request, library=False))
         if isinstance(bodies, str) or bodies.broken:
             words = bodies if isinstance(bodies, str) else bodies.broken
             return Fate.RUNTIME, f"{self._where}, without its kernels, too: {words}"
-        without = {place for fate, place, _ in self._failures(bodies) if fate.is_failure} | self._unsteady(request)
-        for fate, place, told in failures:
-            if fate.is_failure and place not in without:
-                often = self._how_often(request, place) if fate is Fate.WRONG else ""
-                return fate, f"{self._where}: {told}{often}"
-            own = own or (Fate.RUNTIME, f"{self._where}, without its kernels, too: {told}")
+        without = {failure.place for failure in self.provided.failures(bodies) if failure.fate.is_failure}
+        for failure in failures:
+            if not failure.fate.is_failure:
+                own = own or (failure.fate, f"{self._where}: {failure.told}")
+                continue
+            why = self.provided.own_doing(failure.place) if failure.fate is Fate.WRONG else ""
+            if not why and failure.place not in without:
+                often = self._how_often(request, failure.place) if failure.fate is Fate.WRONG else ""
+                return failure.fate, f"{self._where}: {failure.told}{often}"
+            self.excused += failure.fate is Fate.WRONG
+            words = f"{why}: {self._where}" if why else f"{self._where}, without its kernels, too"
+            own = own or (Fate.RUNTIME, f"{words}: {failure.told}")
         return own
 
-    def _unsteady(self, request: Request) -> set[str]:
-        """Where the original's own results differ from run to run: by the order of writes to one place, by unwritten memory."""
-        places = set[str]()
-        for optimize in (True, False) * _REPEATS:
-            answer = self._answered(replace(request, model=self.originals.model, library=False, optimize=optimize))
-            if not isinstance(answer, str):
-                places |= {place for fate, place, _ in self._failures(answer) if fate is Fate.WRONG}
-        return places
-
-    def _how_often(self, request: Request, place: str) -> str:
+    def _how_often(self, request: Request, place: Place) -> str:
         """In how many further runs the same is wrong, in words: what a kernel computes is in all, what a race leaves is not."""
         again = 0
         for _ in range(_FURTHER):
-            answer = self._answered(request)
-            again += not isinstance(answer, str) and (Fate.WRONG, place) in [found[:2] for found in self._failures(answer)]
+            answer = self.provided.answered(request)
+            again += not isinstance(answer, str) and (Fate.WRONG, place) in [
+                (failure.fate, failure.place) for failure in self.provided.failures(answer)
+            ]
         return f"; so in {again} of {_FURTHER} further runs"
 
     @property
     def _where(self) -> str:
-        return f"with its kernels on {self.sessions.provider}{' in fenced memory' if self.fenced else ''}"
-
-    def _failures(self, answer: Answer) -> Iterator[tuple[Fate, str, str]]:
-        """What is wrong with an answer: what that is, where, and in words."""
-        if answer.broken:
-            kinds = ", ".join(answer.refused)
-            yield (
-                Fate.DIED,
-                "",
-                f"the device is of no use after {kinds} inputs: {answer.broken}; {'; '.join(answer.refused.values())}",
-            )
-            return
-        for kind, bases in self.bases.items():
-            if kind in answer.refused:
-                yield Fate.LOST, kind, f"does not run on {kind} inputs: {answer.refused[kind]}"
-                continue
-            if kind in answer.beside:
-                yield Fate.WRONG, f"{kind} beside", f"on {kind} inputs {answer.beside[kind]}"
-            for position, one in enumerate(answer.outputs[kind]):
-                yardstick = self.originals.yardstick(kind, position)
-                originals = [outputs[position] for outputs in bases]
-                if not yardstick.accepts(one, *originals):
-                    told = f"on {kind} inputs: output {position}, {far(one, originals[0])}"
-                    yield self.originals.fate_by_rounding(kind, position, one, *originals), f"{kind} {position}", told
+        return f"with its kernels on {self.provided.sessions.provider}{' in fenced memory' if self.fenced else ''}"

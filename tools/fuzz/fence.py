@@ -1,9 +1,9 @@
 """Memory of a GPU in which whoever reads or writes past the end of a tensor is caught.
 
 Each block that onnxruntime asks for ends where its mapping ends (to within `_ALIGNMENT` bytes), and nothing is mapped behind
-that: an access there is an illegal address, which the device tells. It is full of 0xFE before it is given, so that what a kernel
-leaves unwritten is no zero by chance, and what lies around it is looked at afterwards: a write that the mapping let through is
-told as well. No block serves a second tensor within a run.
+that: an access there is an illegal address, which the device tells. It is full of one byte before it is given, so that what a
+kernel leaves unwritten is no zero by chance, and another number with another byte. What lies around it is looked at afterwards: a
+write that the mapping let through is told as well. No block serves a second tensor within a run.
 
 onnxruntime calls :class:`FencedMemory` as the allocator of its CUDA provider (``gpu_external_alloc``, ``gpu_external_free``).
 """
@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["POISON", "CudaFailure", "Driver", "FencedMemory", "Mapper", "trip"]
+__all__ = ["OTHER_POISON", "POISON", "CudaFailure", "Driver", "FencedMemory", "Mapper", "trip"]
 
-POISON = 0xFE
+POISON, OTHER_POISON = 0xFE, 0x7B
+"""Bytes that memory is full of. Floats of the first are huge and below 0, in halves NaN; of the second huge and above 0."""
 _ALIGNMENT = 16
 """Bytes of which addresses are multiples: what the vector accesses of kernels, onnxruntime's and ours, ask for."""
 _LOOKED_AT = 4096
@@ -56,6 +57,7 @@ class _FencedBlock:
     start: int
     size: int
     given: int = 0
+    poison: int = POISON
     is_free: bool = False
 
     @property
@@ -71,10 +73,12 @@ class FencedMemory:
     Attributes:
         problems: what went wrong in allocations.
         given: how many blocks were given so far.
+        poison: the byte that blocks are full of from now on.
     """
 
     mapper: Mapper
     given: int = 0
+    poison: int = POISON
     problems: list[str] = field(default_factory=list)
     _blocks: dict[int, _FencedBlock] = field(default_factory=dict)
     _spare: dict[int, list[_FencedBlock]] = field(default_factory=dict)
@@ -95,8 +99,8 @@ class FencedMemory:
         """A poisoned block; ``None``, for which onnxruntime fails, where there is none."""
         try:
             block = self._block(size)
-            block.given, block.is_free = size, False
-            self.mapper.fill(block.start, POISON, block.size)
+            block.given, block.poison, block.is_free = size, self.poison, False
+            self.mapper.fill(block.start, block.poison, block.size)
         except CudaFailure as problem:
             self.problems.append(str(problem))
             return None
@@ -126,9 +130,9 @@ class FencedMemory:
         for address, block in list(self._blocks.items()):
             before, end = min(_LOOKED_AT, address - block.start), address + block.given
             behind = block.start + block.size - end
-            if set(self.mapper.read(address - before, before)) - {POISON}:
+            if set(self.mapper.read(address - before, before)) - {block.poison}:
                 told.append(f"something was written before a tensor of {block.given} bytes")
-            if set(self.mapper.read(end, behind)) - {POISON}:
+            if set(self.mapper.read(end, behind)) - {block.poison}:
                 told.append(f"something was written behind a tensor of {block.given} bytes")
             if block.is_free:
                 del self._blocks[address]

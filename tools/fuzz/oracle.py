@@ -35,6 +35,7 @@ __all__ = [
     "Originals",
     "Verdict",
     "Yardstick",
+    "alone",
     "bit_for_bit",
     "compare_models",
     "examine_model",
@@ -307,13 +308,8 @@ class Originals:
     def optimized_alone(self, kind: str, position: int) -> Any:
         """An output of a model that onnxruntime's optimisers break elsewhere: as they have it alone, or else without them."""
         feed, without = self.plain[kind]
-        part = onnx.ModelProto.FromString(self.model)
-        output = onnx.ValueInfoProto.FromString(part.graph.output[position].SerializeToString())
-        del part.graph.output[:]
-        part.graph.output.append(output)
-        drop_leftovers(part)
         try:
-            return run(part.SerializeToString(), feed)[0]
+            return run(alone(self.model, position), feed)[0]
         except CannotRun:
             return without[position]
 
@@ -341,6 +337,16 @@ class Originals:
 
 Elsewhere = Callable[[Originals, bytes], tuple[Verdict | None, Counter[str]]]
 """Runs a written model in another way than on the CPU provider alone: what is wrong, if anything is, and what to count."""
+
+
+def alone(model: bytes, position: int) -> bytes:
+    """What makes one output of a model, and nothing else."""
+    part = onnx.ModelProto.FromString(model)
+    output = onnx.ValueInfoProto.FromString(part.graph.output[position].SerializeToString())
+    del part.graph.output[:]
+    part.graph.output.append(output)
+    drop_leftovers(part)
+    return bytes(part.SerializeToString())
 
 
 def _references(original: bytes, feeds: Sequence[Feeds]) -> list[list[Any]] | None:

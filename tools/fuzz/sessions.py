@@ -25,7 +25,7 @@ from mugraph.blocks.operator import CPU_KERNEL, KERNEL
 from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.runtime import register
 from rewriter.runtime_env import PROVIDERS, usable_providers
-from tools.fuzz.fence import CudaFailure, Driver, FencedMemory, trip
+from tools.fuzz.fence import POISON, CudaFailure, Driver, FencedMemory, trip
 from tools.fuzz.running import CannotRun, Outputs, fed, one_line, poison_memory
 
 __all__ = ["Answer", "ProcessEnded", "Request", "Sessions", "self_test"]
@@ -54,6 +54,7 @@ class Request:
         library: with the library for custom kernels; else they run through their bodies.
         optimize: with onnxruntime's optimisers.
         fenced: in memory in which whoever passes the end of a tensor is caught, every tensor poisoned at first. On a CPU as ever.
+        poison: the byte that fenced memory is full of.
     """
 
     model: bytes
@@ -61,6 +62,7 @@ class Request:
     library: bool = False
     optimize: bool = True
     fenced: bool = False
+    poison: int = POISON
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,8 @@ def _answer(request: Request, provider: str, memory: FencedMemory | None, held: 
         held: gets the session, so that it lasts until the answer is on its way.
     """
     fenced = memory if request.fenced else None
+    if fenced is not None:
+        fenced.poison = request.poison
     outputs, refused, beside, broken = dict[str, Outputs](), dict[str, str](), dict[str, str](), ""
     with tempfile.TemporaryDirectory(prefix="fuzz-profile-") as folder:
         try:

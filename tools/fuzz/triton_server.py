@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import triton.language as tl
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 _NAMES = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8")
 _DTYPES = {name: getattr(tl, name) for name in _NAMES}
@@ -71,6 +72,20 @@ def fenced(array: np.ndarray) -> np.ndarray:
     copy = np.frombuffer(memory, array.dtype, array.size, offset).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+_plain_splat = InterpreterBuilder.create_splat
+
+
+def _splat(builder: InterpreterBuilder, *arguments: Any) -> Any:
+    """A scalar as a block. What a comparison gave has the type of what was compared; of a block of that no mask is made."""
+    truths = [
+        TensorHandle(one.data, tl.int1) if isinstance(one, TensorHandle) and one.data.dtype == bool else one for one in arguments
+    ]
+    return _plain_splat(builder, *truths)
+
+
+InterpreterBuilder.create_splat = _splat
 
 
 def run(text: str, launches: list[tuple[str, tuple[int, int, int], list[Any]]], memory: dict[str, np.ndarray]) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,19 +15,16 @@ import onnx
 import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
-from onnx import numpy_helper
 from onnx.parser import parse_model
 from rich.console import Console
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import specialised
-from mugraph.blocks.statements import Compute, Statement, Store
 from mugraph.blocks.variants import Variants
 from mugraph.deadline import BudgetSpent, Deadline, heed
 from mugraph.onnx import load
-from mugraph.terms.term import make, var, walk
 from mugraph.terms.text import parse_term, parse_type
-from rewriter import optimize, runtime_env
+from rewriter import optimize
 from rewriter.cli.main import main
 from rewriter.cli.summary import print_summary
 from rewriter.cost.devices import default_device, get_device
@@ -40,7 +34,6 @@ from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.kernels import custom as kernels
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
 from rewriter.kernels.fuse.builder import NotFusable
-from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure import processes
@@ -55,57 +48,19 @@ from rewriter.run.clock import Clock
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.proposing import Proposal, Proposals
 from rewriter.run.searching import _CAUTION
-from rewriter.run.target import Target
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 from rules_db.entries import read_all
-from rules_db.exchange import format_rule
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Interpretation
-from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_of_rule, kernel_rule
+from rules_db.trust.interpreted import LEAST_TESTS, kernel_of_rule, kernel_rule
 from rules_db.trust.rule import Rule
-from tests.support.kernel_help import with_kernel
+from tests.support.kernel_help import at_leisure, own_nodes, with_kernel
 from tests.support.runs import FASTER, SAME
 
 SM_90 = (Architecture(90),)
 
-
-@pytest.fixture(autouse=True)
-def _compiled_once(own_cache: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache for each test; what was compiled is kept between them."""
-    compiled = tmp_path_factory.getbasetemp() / "compiled"
-    monkeypatch.setattr(kernels, "Compiler", lambda: Compiler(compiled, workers=1))
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A normalised product in half precision, with something to save without kernels, too."""
-    proto = parse_model("""
-        <ir_version: 10, opset_import: ["" : 20]>
-        chain (float16[16,64] x, float16[16,64] y) => (float16[16,48] z) {
-            square = Mul(x, x)
-            mean = ReduceMean<keepdims: int = 1>(square, axes)
-            shifted = Add(mean, small)
-            root = Sqrt(shifted)
-            scaled = Div(x, root)
-            summed = Add(scaled, y)
-            once = Relu(summed)
-            twice = Relu(once)
-            wide = MatMul(twice, w)
-            sigmoid = Sigmoid(wide)
-            z = Mul(wide, sigmoid)
-        }""")
-    generator = np.random.default_rng(0)
-    proto.graph.initializer.extend(
-        [
-            numpy_helper.from_array(np.array([-1], np.int64), "axes"),
-            numpy_helper.from_array(np.float16(1e-3), "small"),
-            numpy_helper.from_array(generator.standard_normal((64, 48)).astype(np.float16) / 8, "w"),
-        ]
-    )
-    path = tmp_path / "chain.onnx"
-    onnx.save(proto, path)
-    return path
+pytestmark = pytest.mark.usefixtures("compiled_once")
 
 
 def _run(path: Path) -> np.ndarray:
@@ -115,15 +70,11 @@ def _run(path: Path) -> np.ndarray:
     return np.asarray(result, np.float32)
 
 
-def _nodes(path: Path) -> list[onnx.NodeProto]:
-    return [node for node in onnx.load(path, load_external_data=False).graph.node if node.domain == "onnx.superopt"]
-
-
 def test_a_model_for_a_gpu_that_is_not_here_gets_kernels_and_runs_without_them(model: Path, tmp_path: Path) -> None:
     outcome = optimize(model, tmp_path / "a.onnx", device="h200", deterministic=True, kernels_folder=tmp_path / "kept")
     assert outcome.improved and outcome.kernels == 1, outcome
     assert outcome.predicted_after < 0.5 * outcome.predicted_before
-    (node,) = _nodes(tmp_path / "a.onnx")
+    (node,) = own_nodes(tmp_path / "a.onnx")
     assert {a.name for a in node.attribute} == {"mugraph", "version", "compiler", "kernels", "plan", "images"}
     np.testing.assert_allclose(_run(tmp_path / "a.onnx"), _run(model), atol=4e-3)
     assert sorted(p.suffix for p in (tmp_path / "kept").iterdir()) == [".json", ".py", ".svg", ".txt"]
@@ -134,7 +85,7 @@ def test_a_model_for_a_gpu_that_is_not_here_gets_kernels_and_runs_without_them(m
 
 def test_without_kernels_there_are_none(model: Path, tmp_path: Path) -> None:
     outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True, kernels=False)
-    assert outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
+    assert outcome.kernels == 0 and not own_nodes(tmp_path / "out.onnx")
 
 
 def test_a_gpu_without_matrix_units_that_triton_knows_gets_none(model: Path, tmp_path: Path) -> None:
@@ -146,7 +97,7 @@ def test_a_model_with_kernels_is_optimised_again_and_keeps_them(model: Path, tmp
     optimize(model, tmp_path / "once.onnx", device="h200", deterministic=True)
     outcome = optimize(tmp_path / "once.onnx", tmp_path / "twice.onnx", device="h200", deterministic=True)
     assert outcome.kernels == 1
-    assert [n.attribute for n in _nodes(tmp_path / "twice.onnx")] == [n.attribute for n in _nodes(tmp_path / "once.onnx")]
+    assert [n.attribute for n in own_nodes(tmp_path / "twice.onnx")] == [n.attribute for n in own_nodes(tmp_path / "once.onnx")]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +141,7 @@ def test_a_kernel_that_does_not_compile_is_dropped_with_its_reason(
     _refusing(monkeypatch, {"sm_90"})
     outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True)
     assert any("is refused" in line for line in outcome.dropped)
-    assert outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
+    assert outcome.kernels == 0 and not own_nodes(tmp_path / "out.onnx")
     np.testing.assert_allclose(_run(tmp_path / "out.onnx"), _run(model), atol=4e-3)
 
 
@@ -258,7 +209,7 @@ def test_what_was_refused_once_is_dropped_from_later_candidates_too(
 
     monkeypatch.setattr(Checker, "check", twice)
     outcome = optimize(model, tmp_path / "out.onnx", device="h200", deterministic=True)
-    assert outcome.dropped and outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
+    assert outcome.dropped and outcome.kernels == 0 and not own_nodes(tmp_path / "out.onnx")
 
 
 def test_an_image_for_others_is_left_out_unless_it_was_asked_for(
@@ -278,32 +229,6 @@ def test_explanations_tell_why_regions_were_left(model: Path, tmp_path: Path) ->
 
 
 # With a GPU, for which a fixed answer stands
-
-at_leisure = partial(optimize, budget=600.0)  # kernels are compiled for real, which takes its time on a busy machine
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A target that seems to be here; sessions run on the CPU, and kernels take as long as they are predicted to take."""
-    asked: list[str] = []
-    target = Target("a GPU | onnxruntime | cuda", "cuda", get_device("h200"), True, {})
-    whole_run = sys.modules["rewriter.run.optimize"]  # the package has a function of this name
-    monkeypatch.setattr(whole_run, "choose_target", lambda *_: target)
-    monkeypatch.setattr("rewriter.run.kernels.is_built", lambda: True)
-    monkeypatch.setattr(runtime_env, "is_built", lambda: False)
-    monkeypatch.setattr(runtime_env, "PROVIDERS", {"cpu": "CPUExecutionProvider", "cuda": "CPUExecutionProvider"})
-    monkeypatch.setattr("rewriter.cost.model.CostModel._measure_on_cuda", lambda self, signature: None)
-    monkeypatch.setattr(accept.Acceptance, "pair", lambda self, session, seconds: FASTER)
-    monkeypatch.setattr(timings, "confirm", lambda *args, **kwargs: FASTER)
-
-    def measured(_, kernel, compiled, *__):  # type: ignore[no-untyped-def]
-        asked.append(kernel.digest.hex())
-        return [Measured(trial.schedules, 3.0 + i / 10, 1e-4) for i, trial in enumerate(compiled)]
-
-    monkeypatch.setattr(processes.KernelTimer, "measure", measured)
-    monkeypatch.setattr(kernels, "_TRIALS", 2)
-    monkeypatch.setattr(kernels, "_LEAST_TRIALS", 1)
-    return asked
 
 
 def test_kernels_are_timed_learned_and_found_again(model: Path, tmp_path: Path, gpu: list[str]) -> None:
@@ -348,7 +273,9 @@ def test_where_the_time_is_over_kernels_are_run_once_before_they_are_tried(
 
     monkeypatch.setattr("rewriter.run.proposing._TUNING", 0.0)
     monkeypatch.setattr(processes.KernelTimer, "measure", measured)
-    monkeypatch.setattr(accept.Acceptance, "on_device", lambda _, path, seconds: pytest.fail("tried") if _nodes(path) else None)
+    monkeypatch.setattr(
+        accept.Acceptance, "on_device", lambda _, path, seconds: pytest.fail("tried") if own_nodes(path) else None
+    )
     outcome = at_leisure(model, tmp_path / "out.onnx")
     assert outcome.kernels == 0 and counts and set(counts) <= {1, 2}
     costs = ProfileStore(default_profile_path(), "a GPU | onnxruntime | cuda").costs
@@ -436,7 +363,7 @@ def test_the_best_without_kernels_is_tried_beside_them(
     model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slower = timings.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.9, 2.1)
-    monkeypatch.setattr(timings, "confirm", lambda _, candidate, *rest, **options: slower if _nodes(candidate) else FASTER)
+    monkeypatch.setattr(timings, "confirm", lambda _, candidate, *rest, **options: slower if own_nodes(candidate) else FASTER)
     outcome = at_leisure(model, tmp_path / "out.onnx")
     assert gpu and outcome.improved and outcome.kernels == 0
     assert [n.op_type for n in onnx.load(tmp_path / "out.onnx").graph.node].count("Relu") == 1
@@ -447,7 +374,7 @@ def test_what_is_slower_on_the_device_is_not_written_however_default_settings_lo
 ) -> None:
     """A processor that launches slowly hides what a kernel takes: fewer nodes look faster there."""
     slower = timings.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.9, 2.1)
-    monkeypatch.setattr(accept.Acceptance, "on_device", lambda _, path, seconds: slower if _nodes(path) else None)
+    monkeypatch.setattr(accept.Acceptance, "on_device", lambda _, path, seconds: slower if own_nodes(path) else None)
     outcome = at_leisure(model, tmp_path / "out.onnx")
     assert gpu and outcome.kernels == 0
 
@@ -638,174 +565,3 @@ def test_architectures_are_refused_where_they_make_no_sense(model: Path) -> None
 
 def test_nothing_compiled_is_a_reason() -> None:
     assert issubclass(NoDevice, NotMeasured)
-
-
-# Drafts that are wrong
-
-
-def wrong(kernel: Kernel) -> Kernel:
-    """A kernel that stores the negative of what it should."""
-
-    def negated(statement: Statement) -> list[Statement]:
-        if not isinstance(statement, Store):
-            return [statement]
-        name = f"{statement.value}_negative"
-        return [Compute(name, make("Neg", [var(statement.value)])), replace(statement, value=name)]
-
-    blocks = [replace(b, statements=tuple(s for each in b.statements for s in negated(each))) for b in kernel.blocks]
-    return replace(kernel, blocks=tuple(blocks))
-
-
-@pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
-    """The kernels that were lowered, all of them wrong."""
-    made: list[Kernel] = []
-
-    def lowered(*arguments: Any) -> Kernel:
-        made.append(wrong(lower(*arguments)))
-        return made[-1]
-
-    monkeypatch.setattr("rewriter.kernels.fuse.kernels.lower", lowered)
-    return made
-
-
-@pytest.fixture
-def asked_to_write(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
-    """The kernels of which a text was made."""
-    asked: list[Kernel] = []
-    plain = CustomKernels._why_unwritten
-
-    def noted(self: CustomKernels, kernel: Kernel) -> str:
-        asked.append(kernel)
-        return plain(self, kernel)
-
-    monkeypatch.setattr(CustomKernels, "_why_unwritten", noted)
-    return asked
-
-
-def remembered() -> tuple[list[str], list[Rule]]:
-    """The verdicts of the cache, and the kernels that were learned for other models."""
-    with closing(sqlite3.connect(default_profile_path())) as database:
-        verdicts = [text for (text,) in database.execute("SELECT value FROM verdicts")]
-    if not learned_path().exists():
-        return verdicts, []
-    with RuleStore.open(str(learned_path())) as store:
-        return verdicts, read_all(store.entries())[0]
-
-
-@pytest.mark.parametrize("strategy", ["backtracking", "schemes"])
-def test_a_wrong_draft_is_written_nowhere(
-    strategy: str, model: Path, tmp_path: Path, gpu: list[str], planted: list[Kernel], asked_to_write: list[Kernel]
-) -> None:
-    outcome = at_leisure(model, tmp_path / "out.onnx", strategy=strategy)
-    assert planted and outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx")
-    assert not asked_to_write and not gpu, "no text, and no time"
-    verdicts, learned = remembered()
-    assert not learned and not any("Kernel[" in text for text in verdicts)
-
-
-@pytest.mark.parametrize("options", [{"deterministic": True}, {"budget": 1e-3}], ids=str)
-def test_a_wrong_draft_is_written_nowhere_for_a_gpu_that_is_not_here(
-    options: dict[str, Any], model: Path, tmp_path: Path, planted: list[Kernel], asked_to_write: list[Kernel]
-) -> None:
-    outcome = optimize(model, tmp_path / "out.onnx", device="h200", **options)
-    assert outcome.kernels == 0 and not _nodes(tmp_path / "out.onnx") and not asked_to_write
-    assert planted or "budget" in options
-
-
-@pytest.mark.parametrize("problem", [KeyboardInterrupt, BudgetSpent])
-def test_a_draft_whose_proof_is_cut_short_is_not_used(
-    problem: type[BaseException],
-    model: Path,
-    tmp_path: Path,
-    gpu: list[str],
-    asked_to_write: list[Kernel],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rewriter.kernels.fuse.kernels.why_not_proved", Raised(problem("now")))
-    with suppress(BudgetSpent, KeyboardInterrupt):
-        at_leisure(model, tmp_path / "out.onnx")
-        assert not _nodes(tmp_path / "out.onnx")
-    assert not asked_to_write and not gpu
-
-
-class Raised:
-    """Whoever calls it is cut short."""
-
-    def __init__(self, problem: BaseException) -> None:
-        self.problem = problem
-
-    def __call__(self, *_: object, **__: object) -> Any:
-        raise self.problem
-
-
-def test_what_cuts_a_check_short_shows_nothing(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that is asked for again is tested again, and a rule that is learned is checked again."""
-    kernel = lower("negative", {"x": parse_type("float16[8,8]")}, [("y", parse_term("Neg(x)"))])
-    builder = KernelBuilder()
-    builder._untested[kernel.digest] = kernel
-    custom = CustomKernels(get_device("h200"), ProfileStore(None, "any"), {}, [], SM_90, strict=False)
-    rule = kernel_rule(wrong(kernel), {})
-    custom._unproved[rule.id] = rule
-    for cut_short in (True, False):
-        with monkeypatch.context() as patch:
-            if cut_short:
-                patch.setattr(KernelBuilder, "test", Raised(KeyboardInterrupt()))
-                patch.setattr(kernels, "objections", Raised(KeyboardInterrupt()))
-            else:
-                patch.setattr(KernelBuilder, "test", Raised(NotFusable("it is wrong")))
-            with pytest.raises(KeyboardInterrupt if cut_short else NotFusable):
-                builder.confirm(kernel)
-            if cut_short:
-                with pytest.raises(KeyboardInterrupt):
-                    custom.is_proved(rule)
-    assert not custom.is_proved(rule) and any("was not used" in note for note in custom.notes)
-
-
-def test_wrong_kernels_of_a_cache_are_refused(
-    model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run that took everybody's word left a verdict, an incumbent and a rule with a wrong kernel; acceptance, which runs their
-    bodies here, says nothing of them."""
-    with monkeypatch.context() as patch:
-        patch.setattr("rewriter.kernels.fuse.kernels.lower", lambda *arguments: wrong(lower(*arguments)))
-        patch.setattr("rewriter.kernels.fuse.kernels.why_not_proved", lambda _: None)
-        patch.setattr("rules_db.trust.interpreted.why_not_proved", lambda _: None)
-        patch.setattr("rules_db.trust.check.check", lambda *_: [])
-        patch.setattr(kernels, "check", lambda *_: [])
-        patch.setattr("rules_db.store.check", lambda *_: [], raising=False)
-        patch.setattr(KernelBuilder, "test", lambda *_: None)
-        assert at_leisure(model, tmp_path / "poisoned.onnx").kernels == 1
-    verdicts, learned = remembered()
-    assert any("Kernel[" in text for text in verdicts) and learned, "else the test says nothing"
-    for name, options in (("recalled", {}), ("repeated", {"budget": 500.0}), ("anew", {"use_verdicts": False})):
-        outcome = at_leisure(model, tmp_path / f"{name}.onnx", **options)
-        (kernel,) = kernels_of(load(tmp_path / f"{name}.onnx").graph)
-        assert interpret(kernel, LEAST_TESTS, 0) is None, name
-        assert outcome.kernels == 1 and (name != "recalled" or not outcome.cached_verdict)
-
-
-def test_what_a_search_says_is_proved_is_checked(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process searches kernels: its word on them is a stranger's. It is asked where one saves more than others."""
-    (fusable, *_) = (f for f in propose(load(model).graph) if {t.op for t in walk(f.terms) if t.inputs} == {"Mul", "Sigmoid"})
-    kernel = wrong(lower("wrong", fusable.types, [("y0", fusable.terms[0])]))
-    with monkeypatch.context() as patch:
-        patch.setattr("rules_db.trust.interpreted.why_not_proved", lambda _: None)
-        texts = [format_rule(kernel_rule(kernel, {"group": "searched"}))]
-
-    class Searcher:
-        def __init__(self, *_: object) -> None:
-            self.answers = iter([(texts, 1), (None, 1)])
-
-        def answer(self, *_: object) -> tuple[list[str] | None, int]:
-            return next(self.answers)
-
-        def close(self) -> None:
-            pass
-
-    monkeypatch.setattr("rewriter.run.kernel_search.Worker", Searcher)
-    monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda _: ())
-    outcome = optimize(model, tmp_path / "out.onnx", device="h200", budget=60.0, search_kernels=5.0)
-    assert any("1 kernels were found for 1 of 1 subprograms" in note for note in outcome.notes), outcome.notes
-    assert any("is not proved and was not used" in note for note in outcome.notes), outcome.notes
-    assert kernel not in kernels_of(load(tmp_path / "out.onnx").graph)

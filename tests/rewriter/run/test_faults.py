@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from onnx.parser import parse_model
 
+from mugraph.onnx import ModelError
 from rewriter import Outcome, optimize
 from rewriter.cli.main import main
 from rewriter.run import accept, cleaning
@@ -66,6 +67,35 @@ def test_the_original_is_kept_and_the_fault_named(tmp_path: Path, monkeypatch: p
     assert onnx.load(tmp_path / "out.onnx") == onnx.load(tmp_path / "m.onnx")
     again = run(tmp_path, debug=True)
     assert again.improved and not again.cached_verdict, "what ended in a fault is no verdict"
+
+
+@pytest.mark.parametrize(
+    "problem", [RuntimeFailure("Deserialize tensor failed"), OSError(2, "No such file or directory", "m.data")]
+)
+@pytest.mark.parametrize("changed", ["m.onnx", "m.data"])
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_goes_wrong_since_a_file_is_another_is_no_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception, changed: str, is_gone: bool
+) -> None:
+    source = small(tmp_path / "m.onnx")
+    proto = onnx.load(source)
+    proto.graph.node[-1].output[0] = "unscaled"
+    proto.graph.node.append(onnx.helper.make_node("Mul", ["unscaled", "w"], ["y"]))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.linspace(1, 2, 4096, dtype=np.float32).reshape(64, 64), "w"))
+    onnx.save(proto, source, save_as_external_data=True, location="m.data", size_threshold=0)
+
+    def exchanged(*_: Any, **__: Any) -> Any:
+        if is_gone:
+            (tmp_path / changed).unlink()
+        else:
+            (tmp_path / changed).write_bytes((tmp_path / changed).read_bytes()[:-1])
+        raise problem
+
+    monkeypatch.setattr("rewriter.run.checking.Checker.check", exchanged)
+    words = f"a file of it is missing: .*{changed}" if is_gone else f"{changed} has changed since the model was read; read the"
+    with pytest.raises(ModelError, match=words):
+        optimize(source, tmp_path / "out.onnx", rules=[NEGATION], device="cpu", deterministic=True)
+    assert not (tmp_path / "out.onnx").exists()
 
 
 def test_who_asks_for_it_gets_the_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

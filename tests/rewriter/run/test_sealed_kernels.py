@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -87,3 +89,25 @@ def test_every_kernel_is_sealed_and_computes_what_it_did() -> None:
     y, z = new_session(model.SerializeToString()).run(None, {"x": x, "c": np.array(True)})
     assert np.array_equal(y, 2 * x)
     assert np.array_equal(z, 4 * x)
+
+
+DEQUANTISED = """<ir_version: 10, opset_import: ["" : 20, "onnx.superopt" : 1]>
+    g (float[6] x, bool c) => (float[2] y, float[2] z) <float s = {0.5}, uint8 o = {3}, int64[1] two = {2}, int64[1] four = {4}> {
+        q = QuantizeLinear(x, s, o)  d = DequantizeLinear(q, s, o)  v = Slice(d, two, four)
+        y = onnx.superopt.Kernel(v)
+        z = If(c) <then_branch = t () => (float[2] a) { a = onnx.superopt.Kernel(y) },
+                   else_branch = e () => (float[2] b) { b = Neg(y) }> }
+    <opset_import: ["" : 20], domain: "onnx.superopt"> Kernel(p) => (r) { t = Constant<value_float = 2.0>()  r = Mul(p, t) }"""
+"""What a dequantised value becomes is read by kernels alone."""
+
+
+def test_kernels_behind_a_dequantised_value_are_sealed_and_the_process_lives(tmp_path: Path) -> None:
+    model = parse_model(DEQUANTISED)
+    assert seal_kernels(model)
+    onnx.save(model, tmp_path / "sealed.onnx")
+    program = "import onnxruntime, sys; onnxruntime.InferenceSession(sys.argv[1])"
+    assert subprocess.run([sys.executable, "-c", program, tmp_path / "sealed.onnx"], check=False).returncode == 0
+    x = np.array([0.1, 0.6, 1.1, -1.3, 2.2, 3.0], np.float32)
+    y, z = new_session(model.SerializeToString()).run(None, {"x": x, "c": np.array(True)})
+    assert np.array_equal(y, [2.0, -3.0])
+    assert np.array_equal(z, 2 * y)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rewriter.runtime_env import c_compiler
-from tools.fuzz.fence import POISON, CudaFailure, Driver, FencedMemory
+from tools.fuzz.fence import OTHER_POISON, POISON, CudaFailure, Driver, FencedMemory
 
 STUB = Path(__file__).parents[2] / "support" / "stub_memory.c"
 
@@ -75,6 +75,18 @@ def test_a_block_serves_once_in_a_run_and_is_poisoned_again() -> None:
     assert memory.allocate(32) != first
     memory.look()
     assert memory.allocate(32) == first and ctypes.string_at(first, 32) == bytes([POISON]) * 32
+
+
+def test_another_poison_holds_for_what_is_given_from_then_on() -> None:
+    memory = FencedMemory(HostMemory())
+    first = memory.allocate(20)
+    memory.poison = OTHER_POISON
+    second = memory.allocate(20)
+    assert first is not None and ctypes.string_at(first, 20) == bytes([POISON]) * 20
+    assert second is not None and ctypes.string_at(second, 20) == bytes([OTHER_POISON]) * 20
+    assert memory.look() == []
+    ctypes.memset(second + 20, POISON, 1)
+    assert memory.look() == ["something was written behind a tensor of 20 bytes"]
 
 
 def test_large_blocks_are_given_back() -> None:

@@ -54,6 +54,26 @@ def copy(x, y):
         interpreter.close()
 
 
+def test_one_condition_may_hold_of_a_whole_tile() -> None:
+    source = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def first_row(x, y):
+    row, places = tl.program_id(0), tl.arange(0, 8)
+    later = row - 1 >= 0
+    tl.store(y + row * 8 + places, tl.load(x + row * 8 + places, mask=(later == 0), other=7.0))
+"""
+    interpreter = Interpreter()
+    try:
+        memory = {"x": np.arange(8, dtype=np.float32), "y": np.ones(16, np.float32)}
+        made = interpreter.execute(source, [("first_row", (2, 1, 1), ["x", "y"])], memory)["y"]
+    finally:
+        interpreter.close()
+    assert np.array_equal(made, [*range(8), *[7.0] * 8])
+
+
 @pytest.mark.usefixtures("own_cache")
 def test_kernels_of_random_models_are_interpreted() -> None:
     done = attack("models", "--device", "h100", "--interpret", "--count", "3", "--seed", "1")
