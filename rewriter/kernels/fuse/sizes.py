@@ -23,8 +23,8 @@ from rewriter.kernels.fuse.symbols import SizeSymbols
 
 __all__ = ["VARIANTS", "Sized", "Variant", "generalised", "untold"]
 
-_SIZED = frozenset({"shape", "sizes", "starts", "ends", "rows", "columns"})
-"""Attributes of movements and masks that hold sizes."""
+_SIZED = frozenset({"shape", "sizes", "starts", "ends", "rows", "columns", "length"})
+"""Attributes of movements, masks and positions that hold sizes."""
 
 
 @dataclass(frozen=True, slots=True)
