@@ -509,6 +509,19 @@ def test_kernels_of_the_candidate_that_is_tried_first_are_compiled_beside_what_g
         assert foreseen == [proposals.searched.better[0]]
 
 
+def test_kernels_of_what_a_search_likes_best_are_compiled_beside_the_rest_of_it(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreseen: list[object] = []
+    monkeypatch.setattr(RunKernels, "foresee", lambda _, candidate: foreseen.append(candidate))
+    with workbench(source, RULES) as bench:
+        search, graph = new_search(bench), bench.task.model.graph
+        best = search.run(graph, frozenset()).better[0]
+        assert foreseen == [best]
+        foreseen.clear()
+        assert search.blind().run(graph, frozenset()).better and not foreseen, "others decide about what it likes"
+
+
 def test_a_glance_at_kernels_leaves_the_time_to_judge(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has to fit, the first as well: one that is cut short has learned nothing."""
     glanced: list[object] = []
