@@ -522,6 +522,22 @@ def test_kernels_of_what_a_search_likes_best_are_compiled_beside_the_rest_of_it(
         assert search.blind().run(graph, frozenset()).better and not foreseen, "others decide about what it likes"
 
 
+def test_kernels_are_remembered_for_other_models_when_the_result_is_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a trial waits for nothing else; where the time is over nobody waits for it."""
+    output, there = tmp_path / "o.onnx", list[bool]()
+    monkeypatch.setattr(RunKernels, "learn", lambda _, candidate: there.append(bool(candidate.moves) and output.exists()))
+    monkeypatch.setattr(Judge, "judge", lambda _, proposals: Judgement(next(iter(proposals)).candidate))
+
+    def run(cache: str) -> Outcome:
+        return optimize(source, output, provider="cpu", rules=list(RULES), budget=20, cache=tmp_path / cache)
+
+    assert run("a").improved and there == [True]
+    monkeypatch.setattr("rewriter.run.optimize._LEARNING", 1000.0)
+    assert run("b").improved and there == [True]
+
+
 def test_a_glance_at_kernels_leaves_the_time_to_judge(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has to fit, the first as well: one that is cut short has learned nothing."""
     glanced: list[object] = []
