@@ -538,6 +538,17 @@ def test_kernels_are_remembered_for_other_models_when_the_result_is_written(
     assert run("b").improved and there == [True]
 
 
+def test_an_impression_is_as_short_as_the_time_that_is_left(source: Path) -> None:
+    """A candidate that was built and found right is not given up for want of a tenth of a second."""
+    with workbench(source, RULES) as bench:
+        judge, clock = Judge(bench, Quarantine(bench.task, bench.store, bench.notes)), bench.clock
+        assert judge._impression() == clock.budget / 40
+        clock.needs("write", clock.left() - 0.8)
+        assert 0.0 < judge._impression() <= 0.1
+        clock.needs("write", clock.left() + 1.0)
+        assert judge._impression() == 0.0
+
+
 def test_a_glance_at_kernels_leaves_the_time_to_judge(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has to fit, the first as well: one that is cut short has learned nothing."""
     glanced: list[object] = []
