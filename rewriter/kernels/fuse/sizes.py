@@ -35,14 +35,25 @@ class Variant:
         ones: dimensions of size 1 are sizes as others, and not what is broadcast.
         apart: parts of what is split or sliced have symbols of their own, and so have results; else the larger parts are
             multiples of the least one, where they are so, and results that are of one shape stay so.
+        counted: as many heads as an operator names by a number stay so many wherever its operands are made of heads; else it takes
+            any width that is so many times a size for that, whatever the heads of its operands are.
     """
 
     ones: bool
     apart: bool
+    counted: bool = False
 
 
-VARIANTS = (Variant(True, True), Variant(True, False), Variant(False, True), Variant(False, False))
+VARIANTS = (
+    Variant(True, True),
+    Variant(True, False),
+    Variant(False, True),
+    Variant(False, False),
+    Variant(True, True, counted=True),
+)
 """The most general first: the sizes of parts are often to be known for a kernel to be built."""
+_HEADS = ("num_heads", "kv_num_heads")
+"""Attributes that count heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +66,12 @@ class Sized:
 
 
 def generalised(terms: Sequence[Term], types: Mapping[str, TensorType], variant: Variant) -> Sized | None:
-    """Terms with symbols for their sizes; ``None`` where they keep all of them."""
+    """Terms with symbols for their sizes; ``None`` where they keep all of them, or where the variant is another's like."""
+    heads = frozenset(term.attr(name, 0) for term in walk(terms) for name in _HEADS) - {0} if variant.counted else frozenset()
+    if variant.counted and not heads:
+        return None
     try:
-        sized = _SymbolFinder(variant).of(terms, types)
+        sized = _SymbolFinder(variant, heads).of(terms, types)
         infer_types(sized.terms, sized.types)
     except (ShapeError, Undecided):
         return None
@@ -77,10 +91,14 @@ def _dims(attrs: Attrs) -> list[Dim]:
 
 
 class _SymbolFinder:
-    """Replaces the sizes of terms by symbols, an operator at a time, and solves what each operator asks of them."""
+    """Replaces the sizes of terms by symbols, an operator at a time, and solves what each operator asks of them.
 
-    def __init__(self, variant: Variant) -> None:
-        self._apart = variant.apart
+    Args:
+        counts: numbers in attributes that stay.
+    """
+
+    def __init__(self, variant: Variant, counts: frozenset[Dim]) -> None:
+        self._apart, self._counts = variant.apart, counts
         self._symbols = SizeSymbols(variant.ones)
         self._equations = SizeEquations(self._symbols, variant.apart)
 
@@ -131,9 +149,12 @@ class _SymbolFinder:
                 parts = {size: self._symbols.fresh(size) for size in dict.fromkeys(value)}
                 attrs.append((name, tuple(parts[size] for size in value)))
             else:
-                fresh = self._symbols.fresh
-                attrs.append((name, tuple(map(fresh, value)) if isinstance(value, tuple) else fresh(value)))
+                attrs.append((name, tuple(map(self._size, value)) if isinstance(value, tuple) else self._size(value)))
         return tuple(attrs)
+
+    def _size(self, value: Dim) -> Dim:
+        """A symbol for a size in an attribute, unless it stays."""
+        return value if value in self._counts else self._symbols.fresh(value)
 
     def _infer(self, term: Term, inputs: Mapping[str, TensorType], types: dict[Term, TensorType]) -> None:
         """Types a term, having solved what its operator asks. Raises ShapeError and Undecided where that cannot be."""
