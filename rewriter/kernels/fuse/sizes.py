@@ -35,8 +35,8 @@ class Variant:
         ones: dimensions of size 1 are sizes as others, and not what is broadcast.
         apart: parts of what is split or sliced have symbols of their own, and so have results; else the larger parts are
             multiples of the least one, where they are so, and results that are of one shape stay so.
-        counted: as many heads as an operator names by a number stay so many wherever its operands are made of heads; else it takes
-            any width that is so many times a size for that, whatever the heads of its operands are.
+        counted: numbers of heads that operators name stay numbers wherever operands are made of heads; else a width that is so
+            many times a size will do for them, whatever it is made of.
     """
 
     ones: bool
@@ -66,7 +66,7 @@ class Sized:
 
 
 def generalised(terms: Sequence[Term], types: Mapping[str, TensorType], variant: Variant) -> Sized | None:
-    """Terms with symbols for their sizes; ``None`` where they keep all of them, or where the variant is another's like."""
+    """Terms with symbols for their sizes; ``None`` where they keep all of them, or name no heads that would be kept."""
     heads = frozenset(term.attr(name, 0) for term in walk(terms) for name in _HEADS) - {0} if variant.counted else frozenset()
     if variant.counted and not heads:
         return None
