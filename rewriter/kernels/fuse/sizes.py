@@ -21,7 +21,7 @@ from mugraph.terms.term import Attrs, Term, bind_attrs, make, substitute, walk
 from rewriter.kernels.fuse.equations import SizeEquations
 from rewriter.kernels.fuse.symbols import SizeSymbols
 
-__all__ = ["VARIANTS", "Sized", "Variant", "generalised", "untold"]
+__all__ = ["VARIANTS", "Sized", "Variant", "counted_heads", "generalised", "untold"]
 
 _SIZED = frozenset({"shape", "sizes", "starts", "ends", "rows", "columns", "length"})
 """Attributes of movements, masks and positions that hold sizes."""
@@ -66,16 +66,18 @@ class Sized:
 
 
 def generalised(terms: Sequence[Term], types: Mapping[str, TensorType], variant: Variant) -> Sized | None:
-    """Terms with symbols for their sizes; ``None`` where they keep all of them, or name no heads that would be kept."""
-    heads = frozenset(term.attr(name, 0) for term in walk(terms) for name in _HEADS) - {0} if variant.counted else frozenset()
-    if variant.counted and not heads:
-        return None
+    """Terms with symbols for their sizes; ``None`` where they keep all of them."""
     try:
-        sized = _SymbolFinder(variant, heads).of(terms, types)
+        sized = _SymbolFinder(variant, counted_heads(terms) if variant.counted else frozenset()).of(terms, types)
         infer_types(sized.terms, sized.types)
     except (ShapeError, Undecided):
         return None
     return sized if sized.sizes else None
+
+
+def counted_heads(terms: Sequence[Term]) -> frozenset[Dim]:
+    """The numbers of heads that operators name."""
+    return frozenset(term.attr(name, 0) for term in walk(terms) for name in _HEADS) - {0}
 
 
 def untold(terms: Sequence[Term], types: Mapping[str, TensorType]) -> set[str]:
