@@ -51,7 +51,7 @@ _COMPARED = 5
 _LATER = 1 / 3
 """Share of what the first session of a process on a GPU takes to open that others take: it pays for what all of them use."""
 _COMPILING = 2.5
-"""Seconds to write out a candidate with kernels, compile those that were not timed, and remember them for other models."""
+"""Seconds to write out a candidate with kernels, and to compile those that were not timed."""
 _GLANCING = 1.2
 """Seconds to compile and run once what kernels of the best candidate were never run."""
 
