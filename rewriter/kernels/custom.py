@@ -376,8 +376,6 @@ class CustomKernels:
                 chosen.append(self._scheduled(kernel))
             except (InvalidBlock, Undecided) as problem:
                 problems[kernel] = f"kernel {kernel.label}: {problem}"
-        if chosen and self.learned is not None:
-            RuleStore.ahead()  # compilers are waited for now, and what is compiled may be learned
         programs, wrong = self._compile(chosen, self.architectures)
         if wrong and not self.strict:
             first, again = wrong, [s for s in chosen if s.kernel in wrong]
@@ -441,11 +439,20 @@ class CustomKernels:
         """A candidate's kernels that the model did not come with and nothing is known against."""
         return [kernel for kernel in kernels_of(graph) if kernel not in self._given and kernel not in self._refused]
 
-    def learn(self, candidate: Candidate) -> None:
-        """Remembers the multi-level rules behind a candidate, for other models; those that are not proved are left out."""
+    def prepare_to_learn(self, candidate: Candidate) -> None:
+        """Begins to import what :meth:`learn` needs, beside what goes before it."""
+        if self.learned is not None and self._worth_learning(candidate):
+            RuleStore.ahead()
+
+    def _worth_learning(self, candidate: Candidate) -> list[Rule]:
+        """The multi-level rules behind a candidate that other models may use."""
         origins = (move.direction.rule.provenance.get("kernel", "") for move in candidate.moves)
         searched = [self._searched[origin] for origin in dict.fromkeys(origins) if origin in self._searched]
-        winning = [*self.proposals.winning_rules(candidate), *searched]
+        return [*self.proposals.winning_rules(candidate), *searched]
+
+    def learn(self, candidate: Candidate) -> None:
+        """Remembers the multi-level rules behind a candidate, for other models; those that are not proved are left out."""
+        winning = self._worth_learning(candidate)
         if self.learned is None or not winning:
             return
         wrong = {rule.id: failures[0] for rule in winning if (failures := check(rule, load_axioms()))}

@@ -41,6 +41,9 @@ _DECIDING = 0.15
 """Share of the budget that is left for the measurement that decides: no further candidate is tried in it."""
 _IMPRESSION = 1 / 40
 """Share of the budget for a first impression of a candidate's speed, and for a second on the device."""
+_PARTS = 8
+"""An impression takes one of so many parts of the time that is left at most: of a candidate that is much faster a few rounds tell
+that, and to open and to capture it takes more than to time it."""
 _ROUNDS = range(timings.LEAST_ROUNDS, 2, -1)
 """Rounds of two sessions in turn of which a measurement that decides has at least as many as fit into the budget."""
 _COMPARED = 5
@@ -48,7 +51,7 @@ _COMPARED = 5
 _LATER = 1 / 3
 """Share of what the first session of a process on a GPU takes to open that others take: it pays for what all of them use."""
 _COMPILING = 2.5
-"""Seconds to write out a candidate with kernels, compile those that were not timed, and remember them for other models."""
+"""Seconds to write out a candidate with kernels, and to compile those that were not timed."""
 _GLANCING = 1.2
 """Seconds to compile and run once what kernels of the best candidate were never run."""
 
@@ -423,14 +426,20 @@ class Judge:
         self._best_right = self._best_right or opened.trial
         if self._is_incumbent(opened.trial):
             self._right_again = opened.trial
-        trial, seconds = opened.trial, self._bench.clock.budget * _IMPRESSION
-        timing = acceptance.pair(opened.session, seconds)
+        trial = opened.trial
+        timing = acceptance.pair(opened.session, self._impression())
         self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
         del opened  # the graph of a large model needs the memory of its session
-        trial = replace(trial, speed=timings.Speed(on_device=acceptance.on_device(trial.path, seconds), paired=timing))
+        on_device = acceptance.on_device(trial.path, self._impression())
+        trial = replace(trial, speed=timings.Speed(on_device=on_device, paired=timing))
         if trial.speed.is_slower and self._is_incumbent(trial):
             self._right_again = None
         return trial
+
+    def _impression(self) -> float:
+        """Seconds for an impression of a candidate's speed."""
+        clock = self._bench.clock
+        return min(clock.budget * _IMPRESSION, max(clock.room("write"), 0.0) / _PARTS)
 
     def _is_incumbent(self, trial: Trial) -> bool:
         """Whether a trial is the best of earlier runs, as a whole."""

@@ -192,6 +192,11 @@ class RunKernels:
         if self._custom is not None:
             yield from self._custom.explanations()
 
+    def prepare_to_learn(self, candidate: Candidate) -> None:
+        """Begins with what :meth:`learn` takes longest for, beside what goes before it."""
+        if self._custom is not None:
+            self._custom.prepare_to_learn(candidate)
+
     def learn(self, candidate: Candidate) -> None:
         """Remembers the kernels of a candidate for other models."""
         if self._custom is not None:

@@ -66,6 +66,8 @@ _PATIENCE = 0.5
 """Seconds after an interruption to wait for what is checked beside the run."""
 _MOST_WRITING = 0.5
 """Share of the budget that is kept for writing at most: a model that takes longer is searched all the same."""
+_LEARNING = 0.5
+"""Seconds to remember kernels for other models, once the result is written: without these they are not."""
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
 
@@ -301,9 +303,14 @@ def _recalled_or_decided(bench: Workbench) -> Outcome:
     decision = _decide(bench, verdicts, quarantine, judge) if remembered is None else remembered
     if (end := _unconfirmed(bench, decision.is_interrupted)) is not None:
         return end
-    outcome = write(bench, decision)
     if remembered is not None:
-        return outcome
+        return write(bench, decision)
+    if decision.winner is not None:
+        bench.kernels.prepare_to_learn(decision.winner)
+    outcome = write(bench, decision)
+    if decision.winner is not None and (bench.clock.left() >= _LEARNING or not bench.task.options.keeps_to_budget):
+        bench.kernels.learn(decision.winner)
+        outcome = replace(outcome, notes=(*decision.outcome.notes, *bench.kernels.notes))
     verdicts.remember(decision, outcome)
     bench.store.flush()
     return replace(outcome, file_notes=tuple(bench.notes.files))
@@ -359,6 +366,4 @@ def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge:
         if repeated is None:
             raise
         judgement = repeated
-    if judgement.winner is not None:
-        bench.kernels.learn(judgement.winner)
     return decided(bench, proposer.predictions, judgement, explained)

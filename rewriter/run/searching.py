@@ -100,8 +100,12 @@ class ModelSearch:
         return math.isinf(self.search.limits.seconds)
 
     def blind(self) -> ModelSearch:
-        """The same search as if no time were known, by the roofline and the model of schedules alone."""
-        return self._at(replace(self.costs, store=ProfileStore(None, self.costs.store.environment)))
+        """The same search as if no time were known, by the roofline and the model of schedules alone.
+
+        What it likes best says little of what will be written: nobody is told of it.
+        """
+        blind = self._at(replace(self.costs, store=ProfileStore(None, self.costs.store.environment)))
+        return ModelSearch(self.model, blind.costs, blind.search.unheard())
 
     def cautious(self) -> ModelSearch:
         """The same search at prices by which a kernel that was timed goes before one that only looks as good."""
@@ -320,5 +324,6 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         schemes=bench.kernels.scheme_generators,
         progress=report,
         is_wanted=bench.is_worth_going_on,
+        met=bench.kernels.foresee,
     )
     return ModelSearch(model, costs, search)

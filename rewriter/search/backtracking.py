@@ -35,6 +35,10 @@ _ALLOCATIONS = 50_000
 """Objects made between two collections during a search."""
 
 
+def _unheard(_: Candidate) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
     """When the search stops.
@@ -87,6 +91,7 @@ class Backtracking:
         starts: propose what to search from beside the model as it came, each on its own, whatever that costs, in what the limits
             leave; asked where the strategy wants substitutions.
         is_wanted: whether somebody still wants what it finds: else it ends as if its time were over.
+        met: called with the best candidate so far when a part of the search ends, where it is another one than before.
     """
 
     moves: Moves
@@ -98,6 +103,11 @@ class Backtracking:
     progress: Callable[[int, float, float], None] | None = None
     starts: tuple[Generator, ...] = ()
     is_wanted: Callable[[], bool] = lambda: True
+    met: Callable[[Candidate], None] = _unheard
+
+    def unheard(self) -> Backtracking:
+        """The same search, which tells nobody what it meets."""
+        return replace(self, met=_unheard)
 
     def run(self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = ()) -> Searched:
         """Searches from ``graph``, and then from each of the seeds, on its own. Ctrl-C stops with the best so far.
@@ -109,7 +119,7 @@ class Backtracking:
         """
         began = time.monotonic()
         start = self.moves.start(graph)
-        record, interrupted = _Record(start, start), False
+        record, interrupted = _Record(start, start, told=start), False
         try:
             with _rare_collections():
                 for kinds in self.strategy.phases:
@@ -130,13 +140,16 @@ class Backtracking:
                     root = record.best
                     for child in expansion.descent(root, first):
                         record.keep(child)
+                    self._tell(record)
                     record.stopped = self._backtrack(expansion, record, root, self.limits.patience)
+                    self._tell(record)
                     for other in self._others(expansion, record):
                         own = _Record(other, other, seen={other.graph.digest}, expanded=record.expanded)
                         try:
                             stopped = self._backtrack(expansion, own, other, self.limits.patience)
                         finally:
                             record.take_over(own)
+                        self._tell(record)
                         record.stopped = stopped if stopped == _SPENT else record.stopped
                     for seed in seeds:
                         priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
@@ -147,6 +160,7 @@ class Backtracking:
                             stopped = self._backtrack(expansion, beside, priced, self.limits.patience // _HASTE)
                         finally:
                             record.go_on_from(beside)
+                        self._tell(record)
                         record.stopped = stopped if stopped == _SPENT else record.stopped
         except KeyboardInterrupt:
             record.stopped, interrupted = "interrupted; the best so far was kept", True
@@ -155,6 +169,12 @@ class Backtracking:
             better.setdefault(candidate.graph.digest, candidate)
         seconds = time.monotonic() - began
         return Searched(start, tuple(better.values()), record.expanded, record.generated, seconds, record.stopped, interrupted)
+
+    def _tell(self, record: _Record) -> None:
+        """Tells who listens of the best candidate, once of each."""
+        if record.best is not record.told:
+            record.told = record.best
+            self.met(record.best)
 
     def _others(self, expansion: Expansion, record: _Record) -> Iterator[Candidate]:
         """What to search from beside the model as it came, as long as the limits leave something."""
@@ -230,6 +250,7 @@ class _Record:
     expanded: int = 0
     generated: int = 0
     stopped: str = ""
+    told: Candidate | None = None
     leasts: dict[bool, float] = field(default_factory=dict)
     """The least cost with the model's own layouts (False) and with layouts that were chosen (True).
 

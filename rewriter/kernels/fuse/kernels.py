@@ -22,7 +22,7 @@ from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet
 from rewriter.kernels.fuse.lower import lower, shared_heads
 from rewriter.kernels.fuse.scope import PLAIN, Form
-from rewriter.kernels.fuse.sizes import VARIANTS, generalised, untold
+from rewriter.kernels.fuse.sizes import VARIANTS, counted_heads, generalised, untold
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
@@ -158,6 +158,8 @@ def _variants(fusable: FusableSet, form: Form) -> Iterator[DraftKernel]:
         raise NotFusable("a dimension without entries")
     apart: list[DraftKernel] = []
     for variant in VARIANTS:
+        if variant.counted and not counted_heads(fusable.terms):
+            continue  # it is as another
         general = generalised(fusable.terms, fusable.types, variant)
         if general is None:
             continue

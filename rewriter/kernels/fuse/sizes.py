@@ -21,10 +21,10 @@ from mugraph.terms.term import Attrs, Term, bind_attrs, make, substitute, walk
 from rewriter.kernels.fuse.equations import SizeEquations
 from rewriter.kernels.fuse.symbols import SizeSymbols
 
-__all__ = ["VARIANTS", "Sized", "Variant", "generalised", "untold"]
+__all__ = ["VARIANTS", "Sized", "Variant", "counted_heads", "generalised", "untold"]
 
-_SIZED = frozenset({"shape", "sizes", "starts", "ends", "rows", "columns"})
-"""Attributes of movements and masks that hold sizes."""
+_SIZED = frozenset({"shape", "sizes", "starts", "ends", "rows", "columns", "length"})
+"""Attributes of movements, masks and positions that hold sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,25 @@ class Variant:
         ones: dimensions of size 1 are sizes as others, and not what is broadcast.
         apart: parts of what is split or sliced have symbols of their own, and so have results; else the larger parts are
             multiples of the least one, where they are so, and results that are of one shape stay so.
+        counted: numbers of heads that operators name stay numbers wherever operands are made of heads; else a width that is so
+            many times a size will do for them, whatever it is made of.
     """
 
     ones: bool
     apart: bool
+    counted: bool = False
 
 
-VARIANTS = (Variant(True, True), Variant(True, False), Variant(False, True), Variant(False, False))
+VARIANTS = (
+    Variant(True, True),
+    Variant(True, False),
+    Variant(False, True),
+    Variant(False, False),
+    Variant(True, True, counted=True),
+)
 """The most general first: the sizes of parts are often to be known for a kernel to be built."""
+_HEADS = ("num_heads", "kv_num_heads")
+"""Attributes that count heads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +68,16 @@ class Sized:
 def generalised(terms: Sequence[Term], types: Mapping[str, TensorType], variant: Variant) -> Sized | None:
     """Terms with symbols for their sizes; ``None`` where they keep all of them."""
     try:
-        sized = _SymbolFinder(variant).of(terms, types)
+        sized = _SymbolFinder(variant, counted_heads(terms) if variant.counted else frozenset()).of(terms, types)
         infer_types(sized.terms, sized.types)
     except (ShapeError, Undecided):
         return None
     return sized if sized.sizes else None
+
+
+def counted_heads(terms: Sequence[Term]) -> frozenset[Dim]:
+    """The numbers of heads that operators name."""
+    return frozenset(term.attr(name, 0) for term in walk(terms) for name in _HEADS) - {0}
 
 
 def untold(terms: Sequence[Term], types: Mapping[str, TensorType]) -> set[str]:
@@ -77,10 +93,14 @@ def _dims(attrs: Attrs) -> list[Dim]:
 
 
 class _SymbolFinder:
-    """Replaces the sizes of terms by symbols, an operator at a time, and solves what each operator asks of them."""
+    """Replaces the sizes of terms by symbols, an operator at a time, and solves what each operator asks of them.
 
-    def __init__(self, variant: Variant) -> None:
-        self._apart = variant.apart
+    Args:
+        counts: numbers in attributes that stay.
+    """
+
+    def __init__(self, variant: Variant, counts: frozenset[Dim]) -> None:
+        self._apart, self._counts = variant.apart, counts
         self._symbols = SizeSymbols(variant.ones)
         self._equations = SizeEquations(self._symbols, variant.apart)
 
@@ -131,9 +151,12 @@ class _SymbolFinder:
                 parts = {size: self._symbols.fresh(size) for size in dict.fromkeys(value)}
                 attrs.append((name, tuple(parts[size] for size in value)))
             else:
-                fresh = self._symbols.fresh
-                attrs.append((name, tuple(map(fresh, value)) if isinstance(value, tuple) else fresh(value)))
+                attrs.append((name, tuple(map(self._size, value)) if isinstance(value, tuple) else self._size(value)))
         return tuple(attrs)
+
+    def _size(self, value: Dim) -> Dim:
+        """A symbol for a size in an attribute, unless it stays."""
+        return value if value in self._counts else self._symbols.fresh(value)
 
     def _infer(self, term: Term, inputs: Mapping[str, TensorType], types: dict[Term, TensorType]) -> None:
         """Types a term, having solved what its operator asks. Raises ShapeError and Undecided where that cannot be."""

@@ -43,6 +43,12 @@ def typed(rule: Rule) -> list[str]:
     return [str(type_).removeprefix("float16") for type_ in rule.types.values()]
 
 
+HEADS = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(6,16)](x0))"
+HALVES = [f"Slice[axes=(-1,),ends=({end},),starts=({end - 8},),steps=(1,)]({HEADS})" for end in (8, 16)]
+ROTATED = f"OrtRotaryEmbedding[interleaved=false,num_heads=0]({HALVES[0]}, Positions[length=24](), x1, x2)"
+PARTLY = f"Reshape[drop=2,shape=(96,)](Transpose[perm=(1,0,2)](Concat[axis=-1]({ROTATED}, {HALVES[1]})))"
+
+
 CASES: dict[str, tuple[Mapping[str, Sequence[int]], str, list[str]]] = {
     "a batch of 8, 512 positions, 12 heads of 64: none is a power of another": (
         {"x0": (4096, 2304), "x1": (2304,), "x2": (8, 12, 512, 512)},
@@ -79,6 +85,16 @@ CASES: dict[str, tuple[Mapping[str, Sequence[int]], str, list[str]]] = {
         GROUPED.format(*PARTS),
         ["[d0,d1,384*d2]", "[d1,8*d2]", "[d1,8*d2]"],
     ),
+    "rotary embeddings at all positions, whose number an attribute tells": (
+        {"x0": (1, 128, 768), "x1": (128, 32), "x2": (128, 32)},
+        "OrtRotaryEmbedding[interleaved=false,num_heads=12](x0, Positions[length=128](), x1, x2)",
+        ["[1,d0,24*d1]", "[d0,d1]", "[d0,d1]"],
+    ),
+    "heads that are made and counted, half of each rotated": (
+        {"x0": (1, 24, 96), "x1": (24, 4), "x2": (24, 4)},
+        f"{MHA.format(NONE, 6)}({PARTLY}, x0, x0)",
+        ["[1,d0,96]", "[d0,4]", "[d0,4]"],
+    ),
     "halves that change places": ({"x0": (8, 64)}, TURNED.format(FIRST), ["[d0,2*d1]"]),
     "a longer table than is read": ({"x0": (2, 128, 64), "x1": (512, 64)}, TABLES, ["[d0,d1,d2]", "[d1+d3,d2]"]),
 }
@@ -93,6 +109,16 @@ def test_sizes_are_apart_as_far_as_operators_allow(case: str) -> None:
     general, own = kernel_of_rule(rule), kernel_of_rule(builder.build(fusable).rule)
     assert general is not None and own is not None and own.body == fusable.terms and not own.symbols
     assert builder.build(fusable).general == general
+
+
+def test_a_kernel_for_rotary_embeddings_serves_other_numbers_of_positions() -> None:
+    shapes, text, _ = CASES["rotary embeddings at all positions, whose number an attribute tells"]
+    rule = KernelBuilder().general(fusable_of(shapes, text))
+    other = {"x0": (1, 40, 768), "x1": (40, 32), "x2": (40, 32)}
+    graph = graph_of(other, {}, [text.replace("length=128", "length=40")])
+    (found,) = (direction for direction, _ in KernelProposals(lambda: [rule]).known(graph))
+    kernel = kernel_of_rule(found.rule)
+    assert kernel is not None and not kernel.symbols and kernel.inputs[0].type.shape == (1, 40, 768)
 
 
 def test_products_side_by_side_stay_of_one_width() -> None:

@@ -509,6 +509,46 @@ def test_kernels_of_the_candidate_that_is_tried_first_are_compiled_beside_what_g
         assert foreseen == [proposals.searched.better[0]]
 
 
+def test_kernels_of_what_a_search_likes_best_are_compiled_beside_the_rest_of_it(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    foreseen: list[object] = []
+    monkeypatch.setattr(RunKernels, "foresee", lambda _, candidate: foreseen.append(candidate))
+    with workbench(source, RULES) as bench:
+        search, graph = new_search(bench), bench.task.model.graph
+        best = search.run(graph, frozenset()).better[0]
+        assert foreseen == [best]
+        foreseen.clear()
+        assert search.blind().run(graph, frozenset()).better and not foreseen, "others decide about what it likes"
+
+
+def test_kernels_are_remembered_for_other_models_when_the_result_is_written(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for a trial waits for nothing else; where the time is over nobody waits for it."""
+    output, there = tmp_path / "o.onnx", list[bool]()
+    monkeypatch.setattr(RunKernels, "learn", lambda _, candidate: there.append(bool(candidate.moves) and output.exists()))
+    monkeypatch.setattr(Judge, "judge", lambda _, proposals: Judgement(next(iter(proposals)).candidate))
+
+    def run(cache: str) -> Outcome:
+        return optimize(source, output, provider="cpu", rules=list(RULES), budget=20, cache=tmp_path / cache)
+
+    assert run("a").improved and there == [True]
+    monkeypatch.setattr("rewriter.run.optimize._LEARNING", 1000.0)
+    assert run("b").improved and there == [True]
+
+
+def test_an_impression_is_as_short_as_the_time_that_is_left(source: Path) -> None:
+    """A candidate that was built and found right is not given up for want of a tenth of a second."""
+    with workbench(source, RULES) as bench:
+        judge, clock = Judge(bench, Quarantine(bench.task, bench.store, bench.notes)), bench.clock
+        assert judge._impression() == clock.budget / 40
+        clock.needs("write", clock.left() - 0.8)
+        assert 0.0 < judge._impression() <= 0.1
+        clock.needs("write", clock.left() + 1.0)
+        assert judge._impression() == 0.0
+
+
 def test_a_glance_at_kernels_leaves_the_time_to_judge(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has to fit, the first as well: one that is cut short has learned nothing."""
     glanced: list[object] = []

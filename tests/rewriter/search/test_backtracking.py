@@ -104,6 +104,23 @@ def test_what_another_start_brought_outlasts_an_interruption() -> None:
     assert searched.interrupted and searched.better
 
 
+def test_who_listens_hears_of_the_best_once_when_a_part_of_the_search_ends() -> None:
+    """Its kernels are compiled while other parts go on: the last part may end when the time does."""
+    heard: list[Candidate] = []
+    search = replace(backtracking([ASSOCIATIVE, FACTOR], alpha=1.0), starts=(merged,), met=heard.append)
+    best = search.run(adapters(1)).better[0]
+    assert heard == [best]
+    heard.clear()
+    again = search.run(adapters(1), seeds=[best])
+    assert heard == [again.better[0]], "a seed that is no better is no news"
+    heard.clear()
+    search = replace(search, starts=())
+    assert not search.run(adapters(1)).better and not heard
+    assert search.run(adapters(1), seeds=[best]).better and [c.cost for c in heard] == [best.cost]
+    heard.clear()
+    assert search.unheard().run(adapters(1), seeds=[best]).better and not heard
+
+
 def test_equal_layers_are_rewritten_in_one_move() -> None:
     work = []
     for layers in (2, 16):
