@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
@@ -241,10 +241,12 @@ class KernelProposals:
         """Where the kernels of stored rules may stand, those that read and write the same values together."""
         types = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
         present = frozenset(type_.dtype for type_ in types if type_ is not None) & _ELEMENTS
+        made = _made_types(graph)
         readings = [
             (rules, number, self._reading(rules[0][1], types))
             for rules in self._families
             for number, types in enumerate(_readings(_kernel_of(rules[0][1]), present))
+            if _is_made(rules[0][1], dict(types), made)
         ]
         general = _matches_of_all(graph, [first.direction for _, _, first in readings])
         found: list[tuple[tuple[int, int, int], _Stored, Sequence[Match]]] = []
@@ -252,15 +254,14 @@ class KernelProposals:
             for at, (sizes, sites) in enumerate(_by_sizes(graph, first, general[first.direction]).items()):
                 found += [((order, number, at), _Stored(rule, first.types, sizes), sites) for order, rule in rules]
         rivals: dict[object, list[tuple[_Stored, Sequence[Match]]]] = {}
-        for _, stored, sites in sorted(found, key=lambda item: item[0]):
+        for _, stored, at_sizes in sorted(found, key=lambda item: item[0]):
             if is_lowered(stored.rule) and (reason := self._objection(self._reading(stored.rule, stored.types))):
                 self.reasons[reason] += 1
             else:
-                rivals.setdefault(_ends(sites), []).append((stored, sites))
+                rivals.setdefault(_ends(at_sizes), []).append((stored, at_sizes))
         for together in rivals.values():
-            sites = together[0][1]
             lowered = any(is_lowered(stored.rule) for stored, _ in together)
-            yield _Place(sites, partial(self._stored_at, graph, together), lowered)
+            yield _Place(together[0][1], partial(self._stored_at, graph, together), lowered)
 
     @cached_property
     def _families(self) -> Collection[Sequence[tuple[int, Rule]]]:
@@ -270,7 +271,7 @@ class KernelProposals:
         for place, rule in enumerate(self._stored):
             if (kernel := kernel_of_rule(rule)) is not None:
                 floats = frozenset(type_.dtype for type_ in kernel.tensors.values()) & FLOATS
-                look = (rule.source, tuple(sorted(rule.types.items())), kernel.symbols, floats)
+                look = (rule.source, tuple(sorted(rule.types.items())), floats)
                 families.setdefault(look, []).append((place, rule))
         return families.values()
 
@@ -667,6 +668,22 @@ def _is_join(pattern: Side, roots: Side) -> bool:
         and is_product(next(iter(whole))[0].op)
         and all(is_product(root.op) for root in pattern)
     )
+
+
+def _made_types(graph: Graph) -> Mapping[str, Set[DataType]]:
+    """The element types of the live values that operators of a graph make."""
+    made: dict[str, set[DataType]] = {}
+    for value in _live_values(graph, {node.op for node in graph.references}):
+        definition, type_ = graph.definition(value), graph.type(value)
+        if definition is not None and type_ is not None:
+            made.setdefault(definition[0].op, set()).add(type_.dtype)
+    return made
+
+
+def _is_made(rule: Rule, types: Mapping[DataType, DataType], made: Mapping[str, Set[DataType]]) -> bool:
+    """Whether a graph's operators make values of the types that a stored rule's results have when it stands for other types."""
+    results = zip(rule.source, _kernel_of(rule).outputs, strict=True)
+    return all(types.get(out.type.dtype, out.type.dtype) in made.get(root.op, ()) for root, out in results)
 
 
 def _kernel_of(rule: Rule) -> Kernel:
