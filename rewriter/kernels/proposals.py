@@ -7,10 +7,11 @@ several kernels, and none of them alone shows what they save together.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
@@ -32,8 +33,9 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, bind_dims, find_root_matches, join
 from rewriter.search.moves import Moves
+from rules_db.trust.certificate import Certificate
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
-from rules_db.trust.rule import Rule, Side
+from rules_db.trust.rule import FloatClass, Rule, Side
 
 __all__ = [
     "PROVIDER",
@@ -62,12 +64,10 @@ _SINGLES = 6
 
 _Rivals = list[tuple[Direction, Sequence[Match]]]
 """Kernels that read and write the same values, and their sites."""
-_Priced = list[tuple[float, _Rivals, Candidate]]
-"""Microseconds that the cheapest of some rivals saves, the rivals, it first, and what comes of it."""
 
 
-_PRICING = 0.5
-"""Share of the time for kernels in which they are built and priced; in the rest the best are proved, and taken in turn."""
+_LOOKING = 0.5
+"""Share of the time for kernels in which places are looked for; in the rest kernels are built there, priced, proved and taken."""
 
 
 def _proved(rule: Rule) -> bool:
@@ -87,20 +87,20 @@ class KernelProposals:
     """Proposes kernels for the candidates of one run's searches.
 
     Requires: the candidates are of one model. Ensures: kernels of one look are built, proved or tested, and written once, and one
-    rule is one direction, however many candidates ask; no kernel is proved, tested or written before its price says that it saves
-    something, and none that was not stands in a candidate that is proposed. What comes of a candidate depends on the candidate
-    and the rules alone, unless the time ends it.
+    rule is one direction, however many candidates ask; none is built or priced while the nodes at its place take less than others
+    save, none is proved, tested or written before its price says that it saves something, and none that was not stands in a
+    candidate that is proposed. What comes of a candidate depends on the candidate and the rules alone, unless the time ends it.
 
     Args:
         stored: gives multi-level rules, when they are first needed: where they match, nothing is built.
-        is_proved: asked of a stored rule that matches, before anything rests on it.
+        is_proved: asked once of a stored rule that matches, before anything rests on it.
         provider: of the models that get kernels.
         why_unwritten: says why a kernel cannot be scheduled or has no text for the device, else nothing. One that cannot be
             written has a price, too, would displace better ones, and be dropped in the end.
 
     Attributes:
-        reasons: why fusable sets did not become kernels, and how often: an element type that kernels lack, what cannot be fused,
-            built, tested or scheduled.
+        reasons: why fusable sets did not become kernels, and how often, of those that were tried: an element type that kernels
+            lack, what cannot be fused, built, tested or scheduled.
     """
 
     def __init__(
@@ -113,9 +113,11 @@ class KernelProposals:
         self.reasons: Counter[str] = Counter()
         self._why_unwritten, self._asked = why_unwritten, dict[Kernel, str]()
         self._give_stored, self._is_proved, self.provider = stored, is_proved, provider
+        self._stands: dict[str, bool] = {}
         self._builder, self._chunked = KernelBuilder(), ChunkedAttention()
         self._directions: dict[str, Direction] = {}
         self._drafts: dict[str, Callable[[], Rule]] = {}
+        self._regions: dict[object, Direction] = {}
         self._readings: dict[tuple[str, _Types], _StoredReading] = {}
         self._sized: dict[tuple[str, _Types, _Sizes], Rule | None] = {}
 
@@ -140,17 +142,18 @@ class KernelProposals:
         """
         if moves.prices.costs.provider != self.provider:
             return
-        current, priced = self._in_turn(moves, candidate, left)
+        offers = self._offers(moves, candidate, left)
+        current = self._in_turn(moves, candidate, offers, left)
         if current is not candidate:
             yield current
-        singles = (self._confirmed(child) for _, _, child in priced if left() >= 0)
+        singles = (self._confirmed(settled.child) for settled in _best_first(offers, lambda place: left() >= 0))
         yield from itertools.islice((child for child in singles if child is not None), _SINGLES)
         # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
         # a mask hides, where that is known by positions.
         if left() < 0:
             return
         for prepared in itertools.chain(_joined(moves, candidate), positioned(moves, candidate)):
-            current, _ = self._in_turn(moves, prepared, left)
+            current = self._in_turn(moves, prepared, self._offers(moves, prepared, left), left)
             if current is not prepared:
                 yield current
             if left() < 0:
@@ -196,23 +199,34 @@ class KernelProposals:
         What a stored rule of the lowering's covers is not lowered again; what a search found stands beside what is lowered. What
         is built is neither proved nor tested yet.
         """
-        for rivals in self._rivals(graph):
-            yield from rivals
+        for place in self._places(graph):
+            yield from place.kernels()
 
-    def _rivals(self, graph: Graph) -> Iterator[_Rivals]:
-        """As :meth:`proposals`; stored rules that read and write the same values together."""
-        covered: set[tuple[tuple[int, ...], frozenset[int]]] = set()
-        rivals: dict[object, _Rivals] = {}
-        for direction, matches in self.known(graph):
-            places = [(tuple(sorted(m.values)), frozenset(value for _, value in m.variables)) for m in matches]
-            if is_lowered(direction.rule):
-                covered.update(places)
-            rivals.setdefault(tuple(places), []).append((direction, matches))
-        yield from rivals.values()
+    def _places(self, graph: Graph, left: Callable[[], float] = forever) -> Iterator[_Place]:
+        """Where kernels may stand in a graph: those of stored rules, then the fusable sets that are found while time is left."""
+        covered: set[object] = set()
+        for place in self._stored_places(graph):
+            if place.is_lowered:
+                covered.update(place.ends)
+            yield place
+        fresh: list[tuple[FusableSet, Direction]] = []
         for fusable in propose(graph):
+            if left() < 0:
+                break
             if (tuple(sorted(fusable.roots)), frozenset(fusable.operands.values())) not in covered:
-                for direction in self._drafted(fusable):
-                    yield [(direction, matches_of(graph, direction))]
+                fresh.append((fusable, self._region(fusable)))
+        matches = _matches_of_all(graph, [region for _, region in fresh])
+        for fusable, region in fresh:
+            sites = [match for match in matches[region] if _may_have_types(graph, match)]
+            for form in self._forms(fusable):
+                yield _Place(sites, partial(self._drafted_at, fusable, form, sites))
+
+    def _region(self, fusable: FusableSet) -> Direction:
+        """A fusable set as a pattern: where it stands, so do the kernels that compute it."""
+        if fusable.key not in self._regions:
+            rule = Rule(fusable.terms, fusable.terms, fusable.types, (), FloatClass.REASSOCIATES, Certificate(()))
+            self._regions[fusable.key] = Direction(rule, True, self.provider)
+        return self._regions[fusable.key]
 
     def known(self, graph: Graph) -> Iterator[tuple[Direction, Sequence[Match]]]:
         """The stored rules for a graph's sizes, and where they match; nothing is built for them.
@@ -220,41 +234,92 @@ class KernelProposals:
         Those of the lowering's, in whose place nothing else is built, are checked before. What a search found is a draft: it is
         checked, and tested where its element types are others, once its price says that it saves something.
         """
+        for place in self._stored_places(graph):
+            yield from place.kernels()
+
+    def _stored_places(self, graph: Graph) -> Iterator[_Place]:
+        """Where the kernels of stored rules may stand, those that read and write the same values together."""
         types = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
         present = frozenset(type_.dtype for type_ in types if type_ is not None) & _ELEMENTS
-        readings = [reading for rule in self._stored for reading in self._readings_of(rule, present)]
-        general = _matches_of_all(graph, [reading.direction for reading in readings])
-        sized = [direction for reading in readings for direction in self._made_for(graph, reading, general[reading.direction])]
-        for direction, matches in _matches_of_all(graph, sized).items():
-            if matches:
-                yield direction, matches
+        made = _made_types(graph)
+        readings = [
+            (rules, number, self._reading(rules[0][1], types))
+            for rules in self._families
+            for number, types in enumerate(_readings(_kernel_of(rules[0][1]), present))
+            if _is_made(rules[0][1], dict(types), made)
+        ]
+        general = _matches_of_all(graph, [first.direction for _, _, first in readings])
+        found: list[tuple[tuple[int, int, int], _Stored, Sequence[Match]]] = []
+        for rules, number, first in readings:
+            for at, (sizes, sites) in enumerate(_by_sizes(graph, first, general[first.direction]).items()):
+                found += [((order, number, at), _Stored(rule, first.types, sizes), sites) for order, rule in rules]
+        rivals: dict[object, list[tuple[_Stored, Sequence[Match]]]] = {}
+        for _, stored, at_sizes in sorted(found, key=lambda item: item[0]):
+            if is_lowered(stored.rule) and (reason := self._objection(self._reading(stored.rule, stored.types))):
+                self.reasons[reason] += 1
+            else:
+                rivals.setdefault(_ends(at_sizes), []).append((stored, at_sizes))
+        for together in rivals.values():
+            lowered = any(is_lowered(stored.rule) for stored, _ in together)
+            yield _Place(together[0][1], partial(self._stored_at, graph, together), lowered)
+
+    @cached_property
+    def _families(self) -> Collection[Sequence[tuple[int, Rule]]]:
+        """The stored rules with their places among all of them, those together that differ in their kernels' block graphs alone:
+        they match at the same places, at the same sizes."""
+        families: dict[object, list[tuple[int, Rule]]] = {}
+        for place, rule in enumerate(self._stored):
+            if (kernel := kernel_of_rule(rule)) is not None:
+                floats = frozenset(type_.dtype for type_ in kernel.tensors.values()) & FLOATS
+                look = (rule.source, tuple(sorted(rule.types.items())), floats)
+                families.setdefault(look, []).append((place, rule))
+        return families.values()
+
+    def _stored_at(self, graph: Graph, rivals: Sequence[tuple[_Stored, Sequence[Match]]]) -> _Rivals:
+        """The kernels of stored rules with the sizes of some places, and where they match there."""
+        made: _Rivals = []
+        for stored, sites in rivals:
+            rule = self._specialised(self._reading(stored.rule, stored.types), stored.sizes)
+            if rule is not None:
+                made.append((self._direction(rule), sites))
+        values = {value for _, sites in made for match in sites for value in match.values}
+        matches = _matches_of_all(graph, [direction for direction, _ in made], values)
+        at = {direction: set(_ends(sites)) for direction, sites in made}
+        here = {direction: [match for match in matches[direction] if _end(match) in at[direction]] for direction, _ in made}
+        return [(direction, sites) for direction, sites in here.items() if sites]
 
     def proved(self, fusable: FusableSet) -> Iterator[Direction]:
         """The rules that put kernels, of each form, in place of a fusable set and are proved for all sizes.
 
         ``reasons`` counts why there are none.
         """
-        return self._of_forms(fusable, lambda form: self._builder.build(fusable, form, proved=True).rule)
-
-    def _drafted(self, fusable: FusableSet) -> Iterator[Direction]:
-        """As :meth:`proved`, neither proved nor tested where they were not already."""
-
-        def drafted(form: Form) -> Rule:
-            rule = self._builder.draft(fusable, form).rule
-            self._draft(rule, lambda: self._builder.build(fusable, form).rule)
-            return rule
-
-        return self._of_forms(fusable, drafted)
-
-    def _of_forms(self, fusable: FusableSet, rule_of: Callable[[Form], Rule]) -> Iterator[Direction]:
-        if not all(type_.dtype in _ELEMENTS | _COMPARED for type_ in fusable.types.values()):
-            self.reasons["an element type that kernels do not read"] += 1
-            return
-        for form in _forms(fusable):
+        for form in self._forms(fusable):
             try:
-                yield self._direction(rule_of(form))
+                yield self._direction(self._builder.build(fusable, form, proved=True).rule)
             except NotFusable as reason:
                 self.reasons[str(reason)] += 1
+
+    def _drafted_at(self, fusable: FusableSet, form: Form, sites: Sequence[Match]) -> _Rivals:
+        """The kernel of a fusable set in a form, neither proved nor tested where it was not already; nothing where there is none.
+
+        Args:
+            sites: matches of the set.
+        """
+        try:
+            rule = self._builder.draft(fusable, form).rule
+        except NotFusable as reason:
+            self.reasons[str(reason)] += 1
+            return []
+        self._draft(rule, lambda: self._builder.build(fusable, form).rule)
+        direction = self._direction(rule)
+        return [(direction, [replace(match, direction=direction) for match in sites])]
+
+    def _forms(self, fusable: FusableSet) -> Sequence[Form]:
+        """The forms of a kernel that differ for a fusable set; none where kernels do not read what it reads."""
+        if not all(type_.dtype in _ELEMENTS | _COMPARED for type_ in fusable.types.values()):
+            self.reasons["an element type that kernels do not read"] += 1
+            return ()
+        return _forms(fusable)
 
     def _confirmed(self, child: Candidate) -> Candidate | None:
         """A candidate once the kernel of its last move, which may be a draft, is proved or tested, and written; ``None`` where it
@@ -293,42 +358,45 @@ class KernelProposals:
         if rule.id not in self._directions:
             self._drafts[rule.id] = certified
 
-    def _readings_of(self, rule: Rule, present: frozenset[DataType]) -> Iterator[_StoredReading]:
-        """A stored multi-level rule with the element types that it may stand for."""
-        stored = kernel_of_rule(rule)
-        if stored is None:
-            return
-        for types in _readings(stored, present):
-            key = (rule.id, tuple(sorted(types.items())))
-            if key not in self._readings:
-                kernel = retyped(stored, types)
-                is_stored = kernel == stored
-                direction = Direction(rule if is_stored else DraftKernel(kernel, kernel).rule, True, self.provider)
-                self._readings[key] = _StoredReading(rule, key[1], kernel, direction, is_stored)
-            yield self._readings[key]
+    def _reading(self, rule: Rule, types: _Types) -> _StoredReading:
+        """A stored multi-level rule with element types that it may stand for."""
+        if (rule.id, types) not in self._readings:
+            stored = _kernel_of(rule)
+            kernel = retyped(stored, dict(types))
+            is_stored = kernel == stored
+            direction = Direction(rule if is_stored else DraftKernel(kernel, kernel).rule, True, self.provider)
+            self._readings[rule.id, types] = _StoredReading(rule, types, kernel, direction, is_stored)
+        return self._readings[rule.id, types]
 
-    def _in_turn(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> tuple[Candidate, _Priced]:
-        """The candidate after the best kernels in turn, and each of them alone, the best first, as far as the time allows."""
-        priced: _Priced = []
-        least = left() * (1 - _PRICING)
-        for rivals in self._rivals(candidate.graph):
-            if left() < least:
-                break
-            rivals = self._cheapest_first(moves, candidate, rivals)
-            child = self._priced(moves, candidate, rivals[0][1]) if rivals else None
-            if child is not None and child.moves[-1].gain > 0:
-                priced.append((child.moves[-1].gain, rivals, child))
-        priced.sort(key=lambda item: -item[0])
+    def _offers(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> list[_Offer]:
+        """What kernels may save at each place of a candidate, as far as the time allows to look for places."""
+        least = left() * (1 - _LOOKING)
+        offers = []
+        for place in self._places(candidate.graph, lambda: left() - least):
+            most = moves.most_saved(candidate, place.sites)
+            offers.append(_Offer(place, most, partial(self._settled, moves, candidate, place)))
+        return offers
+
+    def _settled(self, moves: Moves, candidate: Candidate, place: _Place) -> _Settled | None:
+        """The kernels of a place, and the candidate with the cheapest of them alone; ``None`` where that saves nothing."""
+        rivals = self._cheapest_first(moves, candidate, place.kernels())
+        child = self._priced(moves, candidate, rivals[0][1]) if rivals else None
+        return None if child is None or child.moves[-1].gain <= 0 else _Settled(rivals, child)
+
+    def _in_turn(self, moves: Moves, candidate: Candidate, offers: Sequence[_Offer], left: Callable[[], float]) -> Candidate:
+        """The candidate after the best kernels in turn, as far as the time allows."""
         current = candidate
-        for _, rivals, _ in priced:
-            if left() < 0:
-                break
-            current = self._with_best(moves, current, rivals)
-        return current, priced
+
+        def is_wanted(place: _Place) -> bool:
+            return left() >= 0 and any(match.still_holds(current.graph) for match in place.sites)
+
+        for settled in _best_first(offers, is_wanted):
+            current = self._with_best(moves, current, settled.rivals)
+        return current
 
     def _cheapest_first(self, moves: Moves, candidate: Candidate, rivals: _Rivals) -> _Rivals:
         """Rivals by the prices of their kernels alone, as all else that they change is the same; without those that have none."""
-        if len(rivals) == 1:
+        if len(rivals) <= 1:
             return rivals
         priced = [(self._kernel_price(moves, candidate, matches[0]), place) for place, (_, matches) in enumerate(rivals)]
         return [rivals[place] for price, place in sorted(priced) if price < math.inf]
@@ -378,21 +446,6 @@ class KernelProposals:
             self._asked[kernel] = self._why_unwritten(kernel)
         return self._asked[kernel]
 
-    def _made_for(self, graph: Graph, reading: _StoredReading, matches: Sequence[Match]) -> list[Direction]:
-        """A stored rule's reading with each of the sizes of the places where it matches."""
-        kernel, bound = reading.kernel, dict[_Sizes, None]()
-        for match in matches:
-            # A rule of one float type matches every one; this kernel is for its own.
-            if all(_has_type(graph, value, reading.direction.rule.types[name].dtype) for name, value in match.variables):
-                sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
-                if len(sizes) == len(kernel.symbols) and _fits(graph, match, kernel, sizes):
-                    bound.setdefault(tuple(sorted(sizes.items())))
-        if bound and is_lowered(reading.rule) and (reason := self._objection(reading)):
-            self.reasons[reason] += 1
-            return []
-        made = (self._specialised(reading, sizes) for sizes in bound)
-        return [self._direction(rule) for rule in made if rule is not None]
-
     def _specialised(self, reading: _StoredReading, sizes: _Sizes) -> Rule | None:
         """A stored rule's reading with sizes, as a draft; ``None`` where its kernel computes nothing."""
         key = (reading.rule.id, reading.types, sizes)
@@ -411,7 +464,9 @@ class KernelProposals:
 
     def _objection(self, reading: _StoredReading) -> str:
         """Why a stored rule may not be used with some element types; empty where it may."""
-        if not self._is_proved(reading.rule):
+        if reading.rule.id not in self._stands:
+            self._stands[reading.rule.id] = self._is_proved(reading.rule)
+        if not self._stands[reading.rule.id]:
             return f"stored rule {reading.rule.id} does not stand"
         try:
             if not reading.is_stored:
@@ -438,6 +493,95 @@ class _StoredReading:
     kernel: Kernel
     direction: Direction
     is_stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A stored rule with element types, and the sizes of some place."""
+
+    rule: Rule
+    types: _Types
+    sizes: _Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where kernels may stand that read and write the same values.
+
+    Attributes:
+        sites: matches of what they compute.
+        kernels: builds them; what was built is kept by whoever builds it.
+        is_lowered: one of them is a stored rule of the lowering's, in whose place nothing is built.
+    """
+
+    sites: Sequence[Match]
+    kernels: Callable[[], _Rivals]
+    is_lowered: bool = False
+
+    @property
+    def ends(self) -> Sequence[object]:
+        """The values that each site writes and reads."""
+        return _ends(self.sites)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """The kernels of a place with a price.
+
+    Attributes:
+        rivals: the cheapest first.
+        child: the candidate with that one alone, which may be a draft.
+    """
+
+    rivals: _Rivals
+    child: Candidate
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A place in a candidate, and what its kernels may save there.
+
+    Attributes:
+        most: microseconds that none of them saves more than.
+        settle: builds and prices them; ``None`` where they save nothing.
+    """
+
+    place: _Place
+    most: float
+    settle: Callable[[], _Settled | None]
+
+    @cached_property
+    def settled(self) -> _Settled | None:
+        return self.settle()
+
+    @property
+    def saving(self) -> float:
+        """Microseconds that the best of the kernels saves, or no more than which it saves while nobody knows that."""
+        if "settled" not in self.__dict__:
+            return self.most
+        return 0.0 if self.settled is None else self.settled.child.moves[-1].gain
+
+
+def _best_first(offers: Sequence[_Offer], is_wanted: Callable[[_Place], bool]) -> Iterator[_Settled]:
+    """The kernels that save something, those of the place first where they save most.
+
+    Kernels are built and priced when no others may save more than the nodes at their place take. So those of a place that
+    another's kernel took meanwhile never are.
+
+    Args:
+        is_wanted: asked of a place whose turn it is.
+    """
+    waiting = [(-offer.saving, number) for number, offer in enumerate(offers)]
+    heapq.heapify(waiting)
+    while waiting and waiting[0][0] < 0:
+        expected, number = heapq.heappop(waiting)
+        offer = offers[number]
+        if not is_wanted(offer.place) or offer.settled is None:
+            continue
+        if offer.saving < -expected:
+            heapq.heappush(waiting, (-offer.saving, number))
+        else:
+            yield offer.settled
 
 
 _Types = tuple[tuple[DataType, DataType], ...]
@@ -526,6 +670,62 @@ def _is_join(pattern: Side, roots: Side) -> bool:
     )
 
 
+def _made_types(graph: Graph) -> Mapping[str, Set[DataType]]:
+    """The element types of the live values that operators of a graph make."""
+    made: dict[str, set[DataType]] = {}
+    for value in _live_values(graph, {node.op for node in graph.references}):
+        definition, type_ = graph.definition(value), graph.type(value)
+        if definition is not None and type_ is not None:
+            made.setdefault(definition[0].op, set()).add(type_.dtype)
+    return made
+
+
+def _is_made(rule: Rule, types: Mapping[DataType, DataType], made: Mapping[str, Set[DataType]]) -> bool:
+    """Whether a graph's operators make values of the types that a stored rule's results have when it stands for other types."""
+    results = zip(rule.source, _kernel_of(rule).outputs, strict=True)
+    return all(types.get(out.type.dtype, out.type.dtype) in made.get(root.op, ()) for root, out in results)
+
+
+def _kernel_of(rule: Rule) -> Kernel:
+    """The kernel of a multi-level rule."""
+    kernel = kernel_of_rule(rule)
+    assert kernel is not None
+    return kernel
+
+
+def _end(match: Match) -> object:
+    """The values that a kernel at a site writes and reads."""
+    return tuple(sorted(match.values)), frozenset(value for _, value in match.variables)
+
+
+def _ends(sites: Sequence[Match]) -> Sequence[object]:
+    return tuple(map(_end, sites))
+
+
+def _by_sizes(graph: Graph, reading: _StoredReading, matches: Sequence[Match]) -> dict[_Sizes, list[Match]]:
+    """The sizes of the places where a stored rule's reading matches and its kernel may stand, and the matches of each."""
+    kernel, places = reading.kernel, dict[_Sizes, list[Match]]()
+    for match in matches:
+        # A rule of one float type matches every one; this kernel is for its own.
+        if all(_has_type(graph, value, reading.direction.rule.types[name].dtype) for name, value in match.variables):
+            sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
+            if len(sizes) == len(kernel.symbols) and _fits(graph, match, kernel, sizes):
+                places.setdefault(tuple(sorted(sizes.items())), []).append(match)
+    return places
+
+
+def _may_have_types(graph: Graph, match: Match) -> bool:
+    """Whether what a match reads may have the types of its rule, which a pattern does not ask for; a symbol may be any size."""
+    for name, value in match.variables:
+        type_, wanted = graph.type(value), match.direction.rule.types[name]
+        if type_ is None or (type_.dtype, type_.rank) != (wanted.dtype, wanted.rank):
+            return False
+        pairs = zip(type_.shape, wanted.shape, strict=True)
+        if any(isinstance(size, int) and isinstance(other, int) and size != other for size, other in pairs):
+            return False
+    return True
+
+
 def _fits(graph: Graph, match: Match, kernel: Kernel, sizes: Mapping[str, Dim]) -> bool:
     """Whether what a match reads has the shapes of a kernel with these sizes; a pattern says nothing of dimensions."""
     shapes = {tensor.name: tuple(evaluate_dim(dim, sizes) for dim in tensor.type.shape) for tensor in kernel.inputs}
@@ -533,14 +733,14 @@ def _fits(graph: Graph, match: Match, kernel: Kernel, sizes: Mapping[str, Dim]) 
     return all(type_ is not None and same_shape(type_.shape, shapes[name]) is True for name, type_ in types.items())
 
 
-def _readings(kernel: Kernel, present: frozenset[DataType]) -> list[dict[DataType, DataType]]:
+def _readings(kernel: Kernel, present: frozenset[DataType]) -> list[_Types]:
     """The float types of a model that a stored kernel's may stand for (docs/rules.md, Matching element types)."""
     stored = {tensor.dtype for tensor in kernel.tensors.values()} & FLOATS
     if len(stored) == 1:
         (single,) = stored
-        return [{single: dtype} for dtype in sorted(present & FLOATS)]
-    narrow = {DataType.FLOAT16: DataType.BFLOAT16}
-    return [{}] if DataType.FLOAT16 not in stored or DataType.BFLOAT16 in stored else [{}, narrow]
+        return [((single, dtype),) for dtype in sorted(present & FLOATS)]
+    narrow = ((DataType.FLOAT16, DataType.BFLOAT16),)
+    return [()] if DataType.FLOAT16 not in stored or DataType.BFLOAT16 in stored else [(), narrow]
 
 
 def _has_type(graph: Graph, value: int, dtype: DataType) -> bool:
@@ -561,15 +761,21 @@ def matches_of(graph: Graph, direction: Direction) -> Sequence[Match]:
     return _matches_of_all(graph, [direction])[direction]
 
 
-def _matches_of_all(graph: Graph, directions: Iterable[Direction]) -> dict[Direction, Sequence[Match]]:
-    """All matches of each of some directions in a graph; those of equal patterns are looked for once."""
+def _matches_of_all(
+    graph: Graph, directions: Iterable[Direction], values: Collection[int] | None = None
+) -> dict[Direction, Sequence[Match]]:
+    """All matches of each of some directions in a graph; those of equal patterns are looked for once.
+
+    Args:
+        values: at which outputs of patterns are looked for; ``None`` for all that are live.
+    """
     alike: dict[object, list[Direction]] = {}
     for direction in dict.fromkeys(directions):
         look = (direction.pattern, direction.floats, direction.rule.float_class, tuple(sorted(direction.rule.types.items())))
         alike.setdefault(look, []).append(direction)
     first = [same[0] for same in alike.values()]
     index, found = RootIndex(first), {direction: [list[RootMatch]() for _ in direction.pattern] for direction in first}
-    for value in _live_values(graph, index.by_operator.keys()):
+    for value in _live_values(graph, index.by_operator.keys()) if values is None else values:
         for hit in find_root_matches(graph, index, value):
             found[hit.direction][hit.root].append(hit)
     matches: dict[Direction, Sequence[Match]] = {}

@@ -62,6 +62,12 @@ class ScheduleArrays:
         fields = {field: np.repeat(getattr(self, field), len(values)) for field in _FIELDS}
         return ScheduleArrays(self.tilings, **{**fields, name: np.tile(np.array(values), len(self))})
 
+    def without_splits(self) -> tuple[ScheduleArrays, Ints]:
+        """Those of a row that differ in split and group alone once, and the place of each among these."""
+        changes = np.ones(len(self), np.bool_)
+        changes[1:] = np.any([(field := getattr(self, name))[1:] != field[:-1] for name in ("at", "warps", "stages")], axis=0)
+        return self.where(changes), np.cumsum(changes) - 1
+
     def __len__(self) -> int:
         return len(self.at)
 

@@ -87,7 +87,8 @@ class TimeModel:
         stages = np.where(tilings.iterations[at] > 1, schedules.stages, 1)
         programs = tilings.programs[at] * split
         iterations = -(-tilings.iterations[at] // split)
-        resident = self._resident(schedules)
+        whole, of = schedules.without_splits()
+        resident = self._resident(whole)[of]
         waves = -(-programs // (device.units * resident))
         together = np.minimum(resident, -(-programs // device.units))
         loop, other = work_of(tilings, device, in_loop=True), work_of(tilings, device, in_loop=False)
@@ -96,10 +97,10 @@ class TimeModel:
             _UNIT_BYTES * CLOCK * 1e3, _CACHE_BANDWIDTH * device.bandwidth * 1e3 / np.minimum(programs, device.units)
         )
         hidden = np.maximum(stages - 1, 1) * together
-        sharing = self._sharing(schedules)
-        groups = np.where(self._asynchronous(schedules), warps / LARGE_PRODUCT_WARPS, 1.0)
-        other_products = self._products(other, schedules, sharing)
-        other_issue = self._issue(other, schedules, sharing)
+        sharing = self._sharing(whole)
+        groups = np.where(self._asynchronous(whole), whole.warps / LARGE_PRODUCT_WARPS, 1.0)[of]
+        other_products = self._products(other, whole, sharing)[of]
+        other_issue = self._issue(other, whole, sharing)[of]
         once = _LATENCY + _longest(
             other_moved * together / unit_bytes,
             _arithmetic(other_products, other_issue, together, warps, groups),
@@ -107,9 +108,9 @@ class TimeModel:
         once = once + self._looking_ahead(schedules, together)
         step: Floats | float = 0.0
         if figures.block.loop is not None:
-            repeated = np.maximum(1.0, warps * MATRIX / tilings.weighted_rows[at])
-            products = self._products(loop, schedules, sharing) * repeated
-            issue = self._issue(loop, schedules, sharing) * repeated
+            repeated = np.maximum(1.0, whole.warps * MATRIX / tilings.weighted_rows[whole.at])
+            products = (self._products(loop, whole, sharing) * repeated)[of]
+            issue = (self._issue(loop, whole, sharing) * repeated)[of]
             step = _longest(
                 loop_moved * together / unit_bytes,
                 _arithmetic(products, issue, together, warps, groups),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -21,13 +22,14 @@ from mugraph.terms.text import parse_term, parse_type
 from rewriter.cost.devices import DEVICES
 from rewriter.cost.schedules import default_schedules
 from rewriter.kernels.fuse.builder import NotFusable
-from rewriter.kernels.fuse.fusable import propose
-from rewriter.kernels.fuse.kernels import KernelBuilder
+from rewriter.kernels.fuse.fusable import FusableSet, propose
+from rewriter.kernels.fuse.kernels import DraftKernel, KernelBuilder
 from rewriter.kernels.fuse.lower import lower
-from rewriter.kernels.fuse.scope import Form
+from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.programs import Scheduled
 from rewriter.kernels.proposals import KernelProposals, joins, matches_of
 from rewriter.search.directions import Direction, compile_rules
+from rewriter.search.moves import Moves
 from rewriter.search.replay import replay
 from rulegen.share.audit import audit
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
@@ -541,6 +543,31 @@ def test_only_kernels_that_save_something_are_proved_and_written(asked: list[Ker
     assert list(fresh.proposals(start.graph)), "there were kernels to be had"
 
 
+def test_what_others_take_is_neither_built_nor_priced_and_the_same_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No kernel saves more than the nodes at its place take: with a bound that says nothing all are built, to the same end."""
+    drafted: list[object] = []
+    plain = KernelBuilder.draft
+
+    def draft(self: KernelBuilder, fusable: FusableSet, form: Form = PLAIN) -> DraftKernel:
+        drafted.append((fusable.key, form))
+        return plain(self, fusable, form)
+
+    monkeypatch.setattr(KernelBuilder, "draft", draft)
+
+    def proposed() -> tuple[list[object], int]:
+        moves = moves_for()
+        children = list(KernelProposals().children(moves, moves.start(two_layers())))
+        found = [(child.cost, [(move.direction.id, move.gain, move.sites) for move in child.moves]) for child in children]
+        count = len(set(drafted))
+        drafted.clear()
+        return found, count
+
+    bounded, few = proposed()
+    monkeypatch.setattr(Moves, "most_saved", lambda *_: math.inf)
+    unbounded, every = proposed()
+    assert len(bounded) > 3 and bounded == unbounded and few < every
+
+
 def test_a_kernel_that_is_wrong_is_refused_before_it_is_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     moves, start_of = moves_for(), two_layers()
     monkeypatch.setattr("rewriter.kernels.fuse.kernels.why_not_proved", lambda kernel: "nobody knows")
@@ -562,16 +589,9 @@ def test_what_the_time_ends_proposes_the_best_that_was_met(asked: list[Kernel]) 
     none, some, all_of_them = costs
     assert none == start.cost > some > all_of_them
 
-    proposals, counts = KernelProposals(), list[int]()
-    instants = iter([9.0] * (len(list(proposals.proposals(start.graph))) + 2))  # the last before the first is taken
     del asked[:]
-
-    def left() -> float:
-        counts.append(len(asked))
-        return next(instants, -1.0)
-
-    (only,) = proposals.children(moves, start, left)
-    assert len(only.moves) == 1 and counts[0] == 0 and len(asked) == 1, "nothing is proved when the time is over"
+    (only,) = KernelProposals().children(moves, start, lambda: -1.0 if asked else 9.0)
+    assert len(only.moves) == 1 and len(asked) == 1, "nothing is proved when the time is over"
 
 
 def test_a_kernel_reads_the_parts_of_products_that_are_made_one() -> None:

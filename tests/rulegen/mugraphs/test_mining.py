@@ -17,7 +17,7 @@ from mugraph.blocks.sizes import specialised
 from mugraph.graph import Graph
 from mugraph.onnx import load
 from mugraph.terms.shape import DataType, evaluate_dim
-from mugraph.terms.term import format_term
+from mugraph.terms.term import format_term, substitute, var
 from rewriter import optimize
 from rewriter.cost.devices import get_device
 from rewriter.cost.store import ProfileStore
@@ -154,7 +154,7 @@ def test_of_what_was_found_only_what_is_used_is_checked_and_proved(
     proposals = KernelProposals(lambda: rules, lambda rule: not checked.append(rule.id))  # type: ignore[func-returns-value]
     children = list(proposals.children(moves, moves.start(graph)))
     used = {move.direction.rule.provenance["kernel"] for child in children for move in child.moves}
-    assert used and used <= set(checked) and len(proofs) <= len(checked) == len(set(checked)) < len(rules)
+    assert used and used <= set(checked) and len(set(proofs)) <= len(checked) == len(set(checked)) < len(rules)
     known = list(proposals.known(graph))
     sources = {direction.pattern for direction, _ in known}
     assert len(sources) < len(known) == len({id(direction) for direction, _ in known})
@@ -174,6 +174,24 @@ def test_where_the_cheapest_of_what_was_found_does_not_stand_the_next_is_used(fo
     assert wrong not in {move.direction.rule.provenance["kernel"] for move in second.moves}
     assert proposals.reasons[f"stored rule {wrong} does not stand"]
     assert not list(KernelProposals(lambda: rules, lambda rule: False).children(moves, start))
+
+
+def test_what_was_found_serves_places_of_several_sizes(found: tuple[Graph, list[Rule]]) -> None:
+    """Of several kernels for one place that match, by their operators, at places of other sizes, too."""
+    _, rules = found
+    several = [rule for rule in rules if rule.source == rules[0].source]
+    kernel = kernel_of_rule(several[0])
+    assert kernel is not None and len(several) > 1
+    shapes, texts = dict[str, tuple[int, ...]](), list[str]()
+    for letter, size in (("p", 32), ("q", 64)):
+        sized = specialised(kernel, dict.fromkeys(kernel.symbols, size))
+        shapes |= {letter + t.name: tuple(int(str(d)) for d in t.type.shape) for t in sized.inputs}
+        renamed = {t.name: var(letter + t.name) for t in sized.inputs}
+        texts += [format_term(substitute(root, renamed)) for root in sized.body]
+    moves = moves_for()
+    start = moves.start(graph_of(shapes, {}, texts))
+    best = min(KernelProposals(lambda: several).children(moves, start), key=lambda child: child.cost)
+    assert [node.op for node in best.graph.references] == [KERNEL] * 2
 
 
 def test_what_was_found_for_one_element_type_is_tested_before_it_serves_another(
