@@ -37,7 +37,7 @@ _ORDERS = ((0, 1, 3, 2), (1, 0, 2, 3), (2, 3, 1, 0), (3, 2, 0, 1))
 """Of four rounds in which an original and a candidate (the odd numbers) are run twice each. Every run comes in every place once,
 and follows once on one of the same session: that finds the model's weights in caches, and is faster (docs/measuring.md)."""
 _PAUSE = 0.03
-"""Seconds before each run under default settings, in which the threads of the other session stop spinning."""
+"""Seconds before each run on a GPU under default settings, where next to nothing of it runs on threads that spin."""
 
 _FASTEST = 0.1
 """Share of the runs that a busy machine disturbs least: what others do only adds to a time, so that these are the fastest."""
@@ -215,8 +215,9 @@ def confirm(
 ) -> Timing:
     """Times two models alternating in one process under default settings, as a user would run them, and the first against itself.
 
-    Before each run there is a pause in which the other session's threads stop spinning (docs/measuring.md). The session
-    that is made second tends to be a percent faster, so each model is made first for half of the time.
+    On the CPU a session's threads stop spinning when its run has ended: left alone they go on for 30 to 70 ms, on the cores on
+    which the other session is timed then (docs/measuring.md). The session that is made second tends to be a percent faster, so
+    each model is made first for half of the time.
 
     Args:
         seconds: to measure for; what opening sessions takes of them, the longer part of a brief measurement does without.
@@ -224,6 +225,7 @@ def confirm(
         least: rounds of each of the first two sessions that are measured in any case: fewer decide less.
     """
     times: tuple[list[float], ...] = ([], [], [], [])
+    on_cpu, pause = provider == "cpu", _pause(provider)
     began, opening = time.perf_counter(), 0.0
     timing: Timing | None = None
     for share in (0.2, 0.8) if briefly else (1.0,):
@@ -233,10 +235,10 @@ def confirm(
         try:
             for order in ((0, 1), (1, 0)):
                 opens = time.perf_counter()
-                sessions = {which: new_session((original, candidate)[which], provider) for which in order}
+                sessions = {which: new_session((original, candidate)[which], provider, lingering=not on_cpu) for which in order}
                 opening += time.perf_counter() - opens
                 rounds = math.ceil(MOST_ROUNDS * share / 2)
-                alternate(sessions[0], sessions[1], feeds, part / 2, times, _PAUSE, rounds, least=least)
+                alternate(sessions[0], sessions[1], feeds, part / 2, times, pause, rounds, least=least)
                 del sessions
         except BudgetSpent:  # what was measured in both orders counts
             if timing is None:
@@ -247,14 +249,19 @@ def confirm(
     return timing
 
 
-def deciding_seconds(opening: float, running: float, least: int = LEAST_ROUNDS) -> float:
+def _pause(provider: str) -> float:
+    """Seconds before each run of :func:`confirm`."""
+    return 0.0 if provider == "cpu" else _PAUSE
+
+
+def deciding_seconds(opening: float, running: float, provider: str, least: int = LEAST_ROUNDS) -> float:
     """Seconds that :func:`confirm` takes at least.
 
     Args:
         opening, running: seconds to open a session of the original, and to run it.
-        least: as there.
+        provider, least: as there.
     """
-    return 2 * (2 * opening + (4 * least + 2) * running + 4 * least * _PAUSE)
+    return 2 * (2 * opening + (4 * least + 2) * running + 4 * least * _pause(provider))
 
 
 def alternate(

@@ -349,7 +349,7 @@ def test_a_guilty_rule_is_looked_for_only_where_that_fits(source: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "room, rounds", [(100.0, 4), (deciding_seconds(0.5, 0.01, 3), 3), (deciding_seconds(0.5, 0.01, 3) - 0.1, 0)]
+    "room, rounds", [(100.0, 4), (deciding_seconds(0.5, 0.01, "cpu", 3), 3), (deciding_seconds(0.5, 0.01, "cpu", 3) - 0.1, 0)]
 )
 def test_fewer_rounds_are_measured_where_no_more_fit(
     source: Path, monkeypatch: pytest.MonkeyPatch, room: float, rounds: int
@@ -396,7 +396,7 @@ def test_a_second_measurement_that_does_not_end_leaves_the_first(source: Path, m
         monkeypatch.setattr(Clock, "room", lambda *_: 15.0)
         judgement = judge._confirmed(source, [opened.trial], bench.task.feeds())
         assert "undecided: the most promising candidate took 0.980" in judgement.message and len(asked) == 2
-        assert asked[1] == 15.0 - deciding_seconds(0.5, 0.01, 1), "sessions are opened beside it"
+        assert asked[1] == 15.0 - deciding_seconds(0.5, 0.01, "cpu", 1), "sessions are opened beside it"
         answers += [Timing(1.0, 0.98, 0.1, 0.1, 0.98, 0.95, 1.01), BudgetSpent("no"), BudgetSpent("no")]
         judgement = judge._confirmed(source, [opened.trial, opened.trial], bench.task.feeds())
         assert "undecided: the most promising candidate took 0.980" in judgement.message and not answers, "the second has no time"

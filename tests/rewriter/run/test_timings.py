@@ -35,6 +35,28 @@ def test_a_brief_measurement_goes_on_where_there_is_doubt(
     assert sum(asked) == pytest.approx(2.0 if (briefly and parts == 2) else 10.0)
 
 
+@pytest.mark.parametrize("provider, lingering, pause", [("cpu", False, 0.0), ("cuda", True, 0.03)])
+def test_sessions_in_turn_on_the_cpu_leave_its_cores_when_they_have_run(
+    provider: str, lingering: bool, pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for their threads to stop spinning is not long enough on every processor."""
+    opened: list[bool] = []
+    pauses: set[float] = set()
+
+    def new_session(*_: Any, lingering: bool) -> None:
+        opened.append(lingering)
+
+    def alternate(*arguments: Any, **_: Any) -> None:
+        pauses.add(arguments[5])
+        for column in arguments[4]:
+            column.extend([1.0] * 4)
+
+    monkeypatch.setattr(timings, "new_session", new_session)
+    monkeypatch.setattr(timings, "alternate", alternate)
+    timings.confirm(Path("a"), Path("b"), [FEED], provider, 1.0)
+    assert opened == [lingering] * 4 and pauses == {pause}
+
+
 def test_a_candidate_must_be_faster_by_more_than_the_original_is_than_itself() -> None:
     generator = np.random.default_rng(0)
     first = generator.normal(1.0, 0.01, 40)
