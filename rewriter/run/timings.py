@@ -29,7 +29,9 @@ __all__ = [
 _BUSY = 0.05
 """Share by which the original may differ from itself on a machine that is quiet enough to measure on."""
 MOST_ROUNDS = 60
-"""Most rounds of a measurement that decides: of a model of a millisecond they are mostly pauses."""
+"""Most rounds of a measurement that decides, where there are pauses: of a model of a millisecond it is mostly these."""
+_MORE_ROUNDS = 4
+"""How many times as many where there are none: on a busy machine they tell more, and the time for them is there."""
 
 LEAST_ROUNDS = 4
 """Rounds of two sessions, each run twice, that tell something of their times."""
@@ -215,8 +217,8 @@ def confirm(
 ) -> Timing:
     """Times two models alternating in one process under default settings, as a user would run them, and the first against itself.
 
-    On the CPU a session's threads stop spinning when its run has ended: left alone they go on for 30 to 70 ms, on the cores on
-    which the other session is timed then (docs/measuring.md). The session that is made second tends to be a percent faster, so
+    On the CPU a session's threads stop spinning when its run has ended: left alone they go on for 30 ms and more, on the cores
+    on which the other session is timed then (docs/measuring.md). The session that is made second tends to be a percent faster, so
     each model is made first for half of the time.
 
     Args:
@@ -226,6 +228,7 @@ def confirm(
     """
     times: tuple[list[float], ...] = ([], [], [], [])
     on_cpu, pause = provider == "cpu", _pause(provider)
+    most = MOST_ROUNDS * (1 if pause else _MORE_ROUNDS)
     began, opening = time.perf_counter(), 0.0
     timing: Timing | None = None
     for share in (0.2, 0.8) if briefly else (1.0,):
@@ -237,7 +240,7 @@ def confirm(
                 opens = time.perf_counter()
                 sessions = {which: new_session((original, candidate)[which], provider, lingering=not on_cpu) for which in order}
                 opening += time.perf_counter() - opens
-                rounds = math.ceil(MOST_ROUNDS * share / 2)
+                rounds = math.ceil(most * share / 2)
                 alternate(sessions[0], sessions[1], feeds, part / 2, times, pause, rounds, least=least)
                 del sessions
         except BudgetSpent:  # what was measured in both orders counts
