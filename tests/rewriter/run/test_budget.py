@@ -28,11 +28,13 @@ from rewriter.run.checking import Checker
 from rewriter.run.cleaning import Unclean
 from rewriter.run.clock import Clock, _scheduled, process_seconds
 from rewriter.run.judging import Judge
+from rewriter.run.kernels import RunKernels
 from rewriter.run.proposing import Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.timings import Timing, deciding_seconds
 from rewriter.run.workbench import Workbench
+from rewriter.search.candidate import Candidate
 from rewriter.search.matcher import Matcher, MatchPool
 from rules_db import library
 from rules_db.entries import Entry
@@ -346,6 +348,35 @@ def test_a_guilty_rule_is_looked_for_only_where_that_fits(source: Path, monkeypa
         monkeypatch.setattr(Clock, "room", lambda *_: 0.0)
         assert checker.check(next(iter(proposals))) is None and not quarantine.rules
         assert any("the budget ended before the rule that breaks it could be found" in line for line in bench.notes.lines)
+
+
+@pytest.mark.parametrize("room, again", [(1e6, 3), (0.0, 1)])
+def test_a_candidate_that_is_too_far_off_gets_kernels_that_round_less_before_a_rule_is_blamed(
+    source: Path, monkeypatch: pytest.MonkeyPatch, room: float, again: int
+) -> None:
+    """As long as there are such kernels, and time to try them."""
+    asked: list[float] = []
+    built: list[Candidate] = []
+    build = Checker._build
+
+    def refine(_: object, candidate: Candidate, share: float) -> int:
+        asked.append(share)
+        return 2 if len(asked) < 3 else 0
+
+    def counted(self: Checker, candidate: Candidate) -> Any:
+        built.append(candidate)
+        return build(self, candidate)
+
+    monkeypatch.setattr(RunKernels, "refine", refine)
+    monkeypatch.setattr(Checker, "_build", counted)
+    monkeypatch.setattr(Clock, "room", lambda *_: room)
+    with workbench(source, [WRONG], deterministic=False) as bench:
+        proposals = proposals_of(bench)
+        checker, quarantine = checker_of(bench, proposals)
+        assert checker.check(next(iter(proposals))) is None and bool(quarantine.rules) is bool(room)
+    assert len(asked) == (3 if room else 0) and all(0 <= share < 1 for share in asked)
+    assert built[:again] == [built[0]] * again
+    assert sum("2 kernels multiply numbers in more parts" in line for line in bench.notes.lines) == (2 if room else 0)
 
 
 @pytest.mark.parametrize(
