@@ -28,6 +28,7 @@ from rewriter.kernels.measure.cpu_bench import CpuTrial
 from rewriter.kernels.measure.processes import KernelTimer, Trial
 from rewriter.kernels.measure.trials import NotMeasured
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
+from rewriter.runtime_env import cores, usual_threads
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
@@ -110,7 +111,7 @@ class CpuKernels(CustomKernels):
             return []
         chosen = [
             tried
-            for at, schedules in enumerate(cpu_schedules(kernel, self.sizes, min(most, _TRIALS)))
+            for at, schedules in enumerate(self._schedules(kernel, min(most, _TRIALS)))
             for tried in self._in_parts(self._with_constants(Scheduled.one(kernel, *schedules)), at >= _IN_ALL_PARTS)
         ]
 
@@ -129,6 +130,10 @@ class CpuKernels(CustomKernels):
         if not trials:
             raise NotMeasured(next(result for result in results if isinstance(result, str)))
         return trials
+
+    def _schedules(self, kernel: Kernel, most: int) -> list[tuple[Schedule, ...]]:
+        """At most so many that are worth a trial, for the threads that a session has."""
+        return cpu_schedules(kernel, self.sizes, most, usual_threads() or cores())
 
     def _in_parts(self, scheduled: Scheduled, fewest: bool) -> list[Scheduled]:
         """The same with its numbers in parts where that makes another text for this processor, and as it is.
@@ -162,7 +167,7 @@ class CpuKernels(CustomKernels):
             for result in recall_all(self.store, kernel, self.sizes)
             if all(schedule.parts in self._parts_of(kernel) for schedule in result.schedules)
         ]
-        for schedules in (*known, *cpu_schedules(kernel, self.sizes, _TRIALS)):
+        for schedules in (*known, *self._schedules(kernel, _TRIALS)):
             if schedules not in refused:
                 return Scheduled.one(kernel, *schedules)
         raise InvalidBlock(f"kernel {kernel.label}: none of its schedules can be used")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -386,6 +386,18 @@ def test_onnxruntime_packs_constant_weights_of_trials_and_runs_them(parts: int) 
     with bench_here(1, kernel, {}, None, None) as bench:
         measured = bench.examine(trial)
     assert not measured.problem and measured.microseconds is not None and measured.error < 1e-6
+
+
+@pytest.mark.parametrize("threads, tried", [(1, {3, 6, 12, 24, 96}), (4, {3, 6, 12, 24, 96}), (32, {12, 24, 96})])
+def test_tiles_that_leave_most_threads_idle_are_not_tried(threads: int, tried: set[int]) -> None:
+    """By their number: of 128 rows and 768 columns there are three of 128 rows and 256 columns, and six of 64."""
+
+    def count(schedules: Sequence[Schedule]) -> int:
+        tiles = dict(schedules[0].tiles)
+        return -(-128 // tiles["m"]) * -(-768 // tiles["n"])
+
+    counts = [count(schedules) for schedules in cpu_schedules(linear(128, 768, 768), {}, 100, threads)]
+    assert set(counts[:6]) == tried and set(counts) == {3, 6, 12, 24, 96}, "none is left out"
 
 
 def test_schedules_of_products_have_many_rows() -> None:
