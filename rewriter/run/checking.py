@@ -26,7 +26,7 @@ __all__ = ["Checker", "Opened", "Trial"]
 
 
 _LEFT_OF_ERRORS = 0.8
-"""Share of the error that is allowed that kernels which round more are left, so that one more try is enough."""
+"""Share of the squared error that is allowed which is left to kernels that round more, so that one more try is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,7 @@ class Checker:
     def __init__(self, bench: Workbench, search: ModelSearch, quarantine: Quarantine, acceptance: Acceptance) -> None:
         self._bench, self._search, self._quarantine, self._acceptance = bench, search, quarantine, acceptance
         self.ran_out, self.objection = False, ""
+        self._has_passed = False
 
     def check(self, proposal: Proposal) -> Opened | None:
         """The proposal without what does not work, where that still saves something."""
@@ -106,13 +107,16 @@ class Checker:
             if isinstance(built, Opened):
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
                 trial = replace(built.trial, conditions=_conditions(missing), assumed=search.assumed(candidate))
+                self._has_passed = True
                 return replace(built, trial=trial)
             self.objection, taken = built.words, began - self._bench.clock.left()
             if not candidate.moves:
                 self._bench.notes.add(f"the model without conditions that never change cannot be used: {built.words}")
                 return None
             if self._has_time(2 * taken) and (count := self._refine(candidate, built)):
-                self._bench.notes.add(f"{count} kernels multiply numbers in more parts than they need alone: {built.words}")
+                self._bench.notes.add(
+                    f"{count} kernels multiply numbers in more parts, and not as fast as they could: {built.words}"
+                )
                 candidate = self._compiled(candidate)
                 continue
             if not self._has_time_to_find_out(len(candidate.moves), taken):
@@ -134,9 +138,10 @@ class Checker:
     def _refine(self, candidate: Candidate, objection: _Objection) -> int:
         """Has kernels of a candidate round less that is too far from the reference; how many have to be compiled anew.
 
-        Errors of products are of no sign, so that their squares add up: what is left of them has to be less by the square.
+        Errors of products are of no sign, so that their squares add up: what is left of them has to be less by the square. What
+        passed before is written with the kernels with which it was timed: these stay as they are.
         """
-        if not objection.excess > 1.0:
+        if self._has_passed or not objection.excess > 1.0:
             return 0
         return self._bench.kernels.refine(candidate, _LEFT_OF_ERRORS / objection.excess**2)
 

@@ -350,11 +350,11 @@ def test_a_guilty_rule_is_looked_for_only_where_that_fits(source: Path, monkeypa
         assert any("the budget ended before the rule that breaks it could be found" in line for line in bench.notes.lines)
 
 
-@pytest.mark.parametrize("room, again", [(1e6, 3), (0.0, 1)])
+@pytest.mark.parametrize("room, passed, again", [(1e6, False, 3), (0.0, False, 1), (1e6, True, 1)])
 def test_a_candidate_that_is_too_far_off_gets_kernels_that_round_less_before_a_rule_is_blamed(
-    source: Path, monkeypatch: pytest.MonkeyPatch, room: float, again: int
+    source: Path, monkeypatch: pytest.MonkeyPatch, room: float, passed: bool, again: int
 ) -> None:
-    """As long as there are such kernels, and time to try them."""
+    """As long as there are such kernels, time to try them, and no candidate that was timed with them."""
     asked: list[float] = []
     built: list[Candidate] = []
     build = Checker._build
@@ -373,10 +373,11 @@ def test_a_candidate_that_is_too_far_off_gets_kernels_that_round_less_before_a_r
     with workbench(source, [WRONG], deterministic=False) as bench:
         proposals = proposals_of(bench)
         checker, quarantine = checker_of(bench, proposals)
+        checker._has_passed = passed
         assert checker.check(next(iter(proposals))) is None and bool(quarantine.rules) is bool(room)
-    assert len(asked) == (3 if room else 0) and all(0 <= share < 1 for share in asked)
+    assert len(asked) == (3 if again == 3 else 0) and all(0 <= share < 1 for share in asked)
     assert built[:again] == [built[0]] * again
-    assert sum("2 kernels multiply numbers in more parts" in line for line in bench.notes.lines) == (2 if room else 0)
+    assert sum("2 kernels multiply numbers in more parts" in line for line in bench.notes.lines) == again - 1
 
 
 @pytest.mark.parametrize(
