@@ -231,18 +231,22 @@ def confirm(
     most = MOST_ROUNDS * (1 if pause else _MORE_ROUNDS)
     began, opening = time.perf_counter(), 0.0
     timing: Timing | None = None
+    orders, sessions = [(0, 1), (1, 0)], dict[int, Any]()
     for share in (0.2, 0.8) if briefly else (1.0,):
-        part = min(seconds * share, began + seconds - time.perf_counter() - opening)
+        part = min(seconds * share, began + seconds - time.perf_counter() - opening / 2)
         if timing is not None and (timing.clearly_faster or part <= 0):
             break
         try:
-            for order in ((0, 1), (1, 0)):
-                opens = time.perf_counter()
-                sessions = {which: new_session((original, candidate)[which], provider, lingering=not on_cpu) for which in order}
-                opening += time.perf_counter() - opens
+            for order in orders:
+                if list(sessions) != list(order):  # else they are those of the part before
+                    sessions.clear()
+                    opens = time.perf_counter()
+                    for which in order:
+                        sessions[which] = new_session((original, candidate)[which], provider, lingering=not on_cpu)
+                    opening += time.perf_counter() - opens
                 rounds = math.ceil(most * share / 2)
                 alternate(sessions[0], sessions[1], feeds, part / 2, times, pause, rounds, least=least)
-                del sessions
+            orders.reverse()
         except BudgetSpent:  # what was measured in both orders counts
             if timing is None:
                 raise

@@ -451,7 +451,7 @@ def test_the_longer_part_of_a_measurement_does_without_what_opening_sessions_too
     monkeypatch.setattr(timings, "new_session", opened)
     monkeypatch.setattr(timings, "alternate", alternate)
     timings.confirm(Path("a"), Path("b"), [{}], "cpu", 10.0, briefly=True)
-    assert asked == pytest.approx([1.0, 1.0, 2.0, 2.0]) and instant[0] == pytest.approx(10.0)
+    assert asked == pytest.approx([1.0, 1.0, 2.5, 2.5]) and instant[0] == pytest.approx(10.0), "two of four are those of before"
     asked.clear()
     timings.confirm(Path("a"), Path("b"), [{}], "cpu", 2.5, briefly=True)
     assert len(asked) == 2, "no time is left for the longer part"
