@@ -237,15 +237,18 @@ def new_session(
     provider: str = "cpu",
     *,
     spinning: bool = True,
+    lingering: bool = True,
     optimize: bool = True,
     threads: int | None = None,
     optimized: Path | None = None,
 ) -> Session:
-    """An inference session. ``spinning=False`` is for sessions timed side by side (they disturb each other otherwise).
+    """An inference session.
 
     Custom kernels for the provider run where the library for them was built, else their bodies.
 
     Args:
+        spinning: its threads spin where they wait for work.
+        lingering: they go on spinning behind a run, on cores that another session may be timed on (docs/measuring.md).
         optimized: a file to which onnxruntime writes the model as its optimisers made it.
 
     Raises:
@@ -260,6 +263,8 @@ def new_session(
     options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
     if not spinning:
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if not lingering:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]

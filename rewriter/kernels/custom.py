@@ -464,6 +464,17 @@ class CustomKernels:
         except (StoreError, OSError) as problem:
             self.notes.append(f"kernels were not remembered for other models: {problem}")
 
+    def refine(self, graph: Graph, share: float) -> int:
+        """Has the kernels of a candidate that round more than they need to do so at fewer of its nodes.
+
+        Args:
+            share: of these nodes, that may be left.
+
+        Returns:
+            how many kernels have to be compiled anew for that; here none rounds more than it needs to.
+        """
+        return 0
+
     def keep(self, graph: Graph, folder: Path) -> None:
         """Writes the kernels of the written model for people to read. Raises StoreError."""
         used = set(kernels_of(graph))

@@ -6,13 +6,14 @@ What a kernel takes before it was timed is what a roofline says of its body; the
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
 
 from mugraph.blocks.block import Kernel
-from mugraph.blocks.operator import CompiledKernel
+from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_of
 from mugraph.blocks.schedule import MOST_PARTS, Schedule
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.graph import Graph
@@ -27,6 +28,7 @@ from rewriter.kernels.measure.cpu_bench import CpuTrial
 from rewriter.kernels.measure.processes import KernelTimer, Trial
 from rewriter.kernels.measure.trials import NotMeasured
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
+from rewriter.runtime_env import cores, usual_threads
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
@@ -78,7 +80,7 @@ class CpuKernels(CustomKernels):
         objection: Callable[[Rule], str] = unobjected,
         parts: Sequence[int] = (MOST_PARTS, 1),
     ) -> None:
-        self.parts = tuple(parts)
+        self.parts, self._refined = tuple(parts), set[Kernel]()
         super().__init__(device, store, sizes, rules, (), True, learned, measures=measures, trust=trust, objection=objection)
         self.objects = ObjectCompiler()
 
@@ -109,7 +111,7 @@ class CpuKernels(CustomKernels):
             return []
         chosen = [
             tried
-            for at, schedules in enumerate(cpu_schedules(kernel, self.sizes, min(most, _TRIALS)))
+            for at, schedules in enumerate(self._schedules(kernel, min(most, _TRIALS)))
             for tried in self._in_parts(self._with_constants(Scheduled.one(kernel, *schedules)), at >= _IN_ALL_PARTS)
         ]
 
@@ -128,6 +130,10 @@ class CpuKernels(CustomKernels):
         if not trials:
             raise NotMeasured(next(result for result in results if isinstance(result, str)))
         return trials
+
+    def _schedules(self, kernel: Kernel, most: int) -> list[tuple[Schedule, ...]]:
+        """At most so many that are worth a trial, for the threads that a session has."""
+        return cpu_schedules(kernel, self.sizes, most, usual_threads() or cores())
 
     def _in_parts(self, scheduled: Scheduled, fewest: bool) -> list[Scheduled]:
         """The same with its numbers in parts where that makes another text for this processor, and as it is.
@@ -159,12 +165,47 @@ class CpuKernels(CustomKernels):
         known = [
             result.schedules
             for result in recall_all(self.store, kernel, self.sizes)
-            if all(schedule.parts in self.parts for schedule in result.schedules)
+            if all(schedule.parts in self._parts_of(kernel) for schedule in result.schedules)
         ]
-        for schedules in (*known, *cpu_schedules(kernel, self.sizes, _TRIALS)):
+        for schedules in (*known, *self._schedules(kernel, _TRIALS)):
             if schedules not in refused:
                 return Scheduled.one(kernel, *schedules)
         raise InvalidBlock(f"kernel {kernel.label}: none of its schedules can be used")
+
+    def _parts_of(self, kernel: Kernel) -> tuple[int, ...]:
+        """The parts of numbers that a kernel's products may have."""
+        return parts_for(0.0) if kernel in self._refined else self.parts
+
+    def refine(self, graph: Graph, share: float) -> int:
+        """As above: their numbers get three parts, or one, in place of two, first where that costs least at a node."""
+        nodes = Counter(kernel_of(node.attrs) for node in graph.nodes() if node.op == KERNEL)
+        rough = [kernel for kernel in self._own(graph) if kernel in self.programs and self._is_rough(kernel)]
+        left = share * sum(nodes[kernel] for kernel in rough)
+        costs = {kernel: self._cost_of_refining(kernel) for kernel in rough}
+        refined = []
+        for kernel in sorted(rough, key=lambda kernel: costs[kernel], reverse=True):
+            if nodes[kernel] <= left:
+                left -= nodes[kernel]
+            else:
+                refined.append(kernel)
+        self._refined.update(refined)
+        for kernel in refined:
+            del self.programs[kernel]
+        return len(refined)
+
+    def _is_rough(self, kernel: Kernel) -> bool:
+        """Whether products of a compiled kernel have numbers in fewer parts than floats are exact with."""
+        return any(s.parts not in parts_for(0.0) for schedules in self.programs[kernel].variants.schedules for s in schedules)
+
+    def _cost_of_refining(self, kernel: Kernel) -> float:
+        """Microseconds more of a node, as far as times are known."""
+        known = recall_all(self.store, kernel, self.sizes)
+        times: list[list[float]] = [[], []]
+        for result in known:
+            is_rough = any(schedule.parts not in parts_for(0.0) for schedule in result.schedules)
+            times[is_rough].append(result.microseconds or 0.0)
+        exact, rough = times
+        return min(exact) - min(rough) if exact and rough else 0.0
 
 
 def _has_parts(scheduled: Scheduled) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -274,6 +275,17 @@ class Acceptance:
                 if not (is_probe and fits):
                     errors[output].append(error)
         return [worst(of_output) for of_output in errors], right
+
+    def excess(self, errors: Sequence[Error]) -> float:
+        """How many times as far from the reference as it may be the worst output is, about: as on the inputs that are timed.
+
+        Args:
+            errors: of :meth:`judge_outputs`.
+        """
+        pairs = list(zip(errors, self.own_errors_by_output(), self.floors, strict=True))
+        measures = [(e.relative_l2, 2 * own.relative_l2 + floor) for e, own, floor in pairs]
+        measures += [(e.max_over_rms, 2 * own.max_over_rms + 8 * floor) for e, own, floor in pairs]
+        return max((error / allowed for error, allowed in measures if allowed), default=math.inf)
 
     def is_right_sealed(self, path: Path) -> bool:
         """Whether a candidate's file is acceptable as it is run where the library of its custom kernels is.

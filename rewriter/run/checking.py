@@ -25,6 +25,10 @@ from rules_db.trust.rule import FloatClass
 __all__ = ["Checker", "Opened", "Trial"]
 
 
+_LEFT_OF_ERRORS = 0.8
+"""Share of the squared error that is allowed which is left to kernels that round more, so that one more try is enough."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A candidate that runs and is right.
@@ -45,6 +49,19 @@ class Trial:
     assumed: tuple[Assumed, ...] = ()
     speed: Speed = UNTIMED
     errors: tuple[Error, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Objection:
+    """What is wrong with a proposal.
+
+    Attributes:
+        words: in a message.
+        excess: how many times as far from the reference it is as it may be; 0 where it is not for that.
+    """
+
+    words: str
+    excess: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,33 +93,57 @@ class Checker:
     def __init__(self, bench: Workbench, search: ModelSearch, quarantine: Quarantine, acceptance: Acceptance) -> None:
         self._bench, self._search, self._quarantine, self._acceptance = bench, search, quarantine, acceptance
         self.ran_out, self.objection = False, ""
+        self._has_passed = False
 
     def check(self, proposal: Proposal) -> Opened | None:
         """The proposal without what does not work, where that still saves something."""
         search, kernels, proposed = self._search, self._bench.kernels, proposal.candidate
         self.objection = "nothing is saved without what cannot be used"
         candidate = search.without(proposed, self._quarantine.rules | kernels.refused(proposed))
-        while problems := kernels.compile(candidate):
-            self._bench.notes.drop(*problems)
-            candidate = search.without(candidate, kernels.refused(candidate))
+        candidate = self._compiled(candidate)
         while self._is_worth(candidate) or (proposal.was_faster and candidate.moves):
             began = self._bench.clock.left()
             built = self._build(candidate)
             if isinstance(built, Opened):
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
                 trial = replace(built.trial, conditions=_conditions(missing), assumed=search.assumed(candidate))
+                self._has_passed = True
                 return replace(built, trial=trial)
-            self.objection = built
+            self.objection, taken = built.words, began - self._bench.clock.left()
             if not candidate.moves:
-                self._bench.notes.add(f"the model without conditions that never change cannot be used: {built}")
+                self._bench.notes.add(f"the model without conditions that never change cannot be used: {built.words}")
                 return None
-            if not self._has_time_to_find_out(len(candidate.moves), began - self._bench.clock.left()):
-                self._bench.notes.add(f"{built}; the budget ended before the rule that breaks it could be found")
+            if self._has_time(2 * taken) and (count := self._refine(candidate, built)):
+                self._bench.notes.add(
+                    f"{count} kernels multiply numbers in more parts, and not as fast as they could: {built.words}"
+                )
+                candidate = self._compiled(candidate)
+                continue
+            if not self._has_time_to_find_out(len(candidate.moves), taken):
+                self._bench.notes.add(f"{built.words}; the budget ended before the rule that breaks it could be found")
                 self.ran_out = True
                 return None
-            self._quarantine_guilty(candidate, built)
+            self._quarantine_guilty(candidate, built.words)
             candidate = search.without(candidate, self._quarantine.rules)
         return None
+
+    def _compiled(self, candidate: Candidate) -> Candidate:
+        """The candidate without kernels that do not compile, and with programs for the others."""
+        kernels = self._bench.kernels
+        while problems := kernels.compile(candidate):
+            self._bench.notes.drop(*problems)
+            candidate = self._search.without(candidate, kernels.refused(candidate))
+        return candidate
+
+    def _refine(self, candidate: Candidate, objection: _Objection) -> int:
+        """Has kernels of a candidate round less that is too far from the reference; how many have to be compiled anew.
+
+        Errors of products are of no sign, so that their squares add up: what is left of them has to be less by the square. What
+        passed before is written with the kernels with which it was timed: these stay as they are.
+        """
+        if self._has_passed or not objection.excess > 1.0:
+            return 0
+        return self._bench.kernels.refine(candidate, _LEFT_OF_ERRORS / objection.excess**2)
 
     def _has_time_to_find_out(self, moves: int, taken: float) -> bool:
         """Whether the budget allows to find the move that breaks a candidate, and to build what is left of that.
@@ -111,8 +152,11 @@ class Checker:
             moves: of the candidate.
             taken: seconds to build it.
         """
-        builds = math.ceil(math.log2(max(moves, 1))) + 1
-        return self._bench.task.options.deterministic or self._bench.clock.room("decide", "write") >= builds * taken
+        return self._has_time((math.ceil(math.log2(max(moves, 1))) + 1) * taken)
+
+    def _has_time(self, seconds: float) -> bool:
+        """Whether the budget allows for something before the candidate is decided about."""
+        return self._bench.task.options.deterministic or self._bench.clock.room("decide", "write") >= seconds
 
     def _is_worth(self, candidate: Candidate) -> bool:
         """Whether a candidate is another model than the file's, and cheaper where moves make the difference."""
@@ -134,13 +178,13 @@ class Checker:
         before = self._search.replayed(moves[:number])
         self._quarantine.put(moves[number].matches[0], before.graph, problem)
 
-    def _build(self, candidate: Candidate) -> Opened | str:
+    def _build(self, candidate: Candidate) -> Opened | _Objection:
         """Builds and runs a candidate; the reason where it cannot be built, does not run or is wrong."""
         acceptance, target = self._acceptance, self._bench.task.target
         try:
             path = self._bench.kernels.open_in(candidate.graph, self._bench.folder)
         except Undecided as problem:
-            return f"the rewritten model cannot be written ({problem})"
+            return _Objection(f"the rewritten model cannot be written ({problem})")
         try:
             since = time.perf_counter()
             session = acceptance.open(path, None if target.here else candidate.graph)
@@ -153,19 +197,20 @@ class Checker:
                 sealed = right and (target.here or not has_kernels(candidate) or acceptance.is_right_sealed(path))
         except RuntimeFailure as problem:  # the guilty rule is found by bisection and named
             path.unlink()
-            return f"the rewritten model does not run ({problem})"
+            return _Objection(f"the rewritten model does not run ({problem})")
         if fused:
             path.unlink()
-            return fused
+            return _Objection(fused)
         if not right:
             path.unlink()
-            return f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
+            words = f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
+            return _Objection(words, acceptance.excess(errors))
         if not sealed:
             path.unlink()
-            return "onnxruntime's optimisers make another function of what is around custom kernels"
+            return _Objection("onnxruntime's optimisers make another function of what is around custom kernels")
         if not _approximates(candidate) and (off := acceptance.decides_otherwise(candidate.graph)) is not None:
             path.unlink()
-            return f"it quantises otherwise: relative error {off:.1e} where no rounding error decides"
+            return _Objection(f"it quantises otherwise: relative error {off:.1e} where no rounding error decides")
         return Opened(Trial(candidate, path, error, errors=tuple(errors)), session, opening)
 
 

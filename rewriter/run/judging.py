@@ -276,7 +276,9 @@ class Judge:
         graph = opening + clock.budget * _IMPRESSION if measures and is_captured else 0.0
         clock.needs("glance", _GLANCING if has_kernels else 0.0)
         clock.needs("judge", compiling + opening * sessions + graph + 2 * times * running)
-        clock.needs("decide", timings.deciding_seconds(opening, running) if measures and not is_captured else 0.0)
+        clock.needs(
+            "decide", timings.deciding_seconds(opening, running, task.target.provider) if measures and not is_captured else 0.0
+        )
         clock.needs("load", loading_seconds(opening, running))
 
     def _referred(self, beside: Beside) -> References:
@@ -504,10 +506,10 @@ class Judge:
         """The measurement of a trial that decides; ``None`` where the budget ends before it does."""
         provider, clock = self._bench.task.target.provider, self._bench.clock
         room = clock.room("write")
-        least = next((n for n in _ROUNDS if timings.deciding_seconds(*self._pace, n) <= room), None)
+        least = next((n for n in _ROUNDS if timings.deciding_seconds(*self._pace, provider, n) <= room), None)
         if least is None:
             return None
-        beside = timings.deciding_seconds(*self._pace, 1)  # to open sessions, and rounds that end late
+        beside = timings.deciding_seconds(*self._pace, provider, 1)  # to open sessions, and rounds that end late
         seconds = min(max(clock.budget / 3, 2.0), 30.0, room - beside)
         try:
             timing = timings.confirm(original, trial.path, feeds, provider, seconds, briefly=True, least=least)

@@ -187,6 +187,14 @@ class RunKernels:
         """Makes a candidate's kernels ready to be written; why some cannot be, which are refused from now on."""
         return [] if self._custom is None else self._custom.compile(candidate.graph)
 
+    def refine(self, candidate: Candidate, share: float) -> int:
+        """Has kernels of a candidate round as little as the original at all but a share of the nodes at which they round more.
+
+        Returns:
+            how many have to be compiled anew for that.
+        """
+        return 0 if self._custom is None else self._custom.refine(candidate.graph, share)
+
     def explanations(self) -> Iterator[NearMiss]:
         """Why fusable sets did not become kernels."""
         if self._custom is not None:

@@ -29,7 +29,9 @@ __all__ = [
 _BUSY = 0.05
 """Share by which the original may differ from itself on a machine that is quiet enough to measure on."""
 MOST_ROUNDS = 60
-"""Most rounds of a measurement that decides: of a model of a millisecond they are mostly pauses."""
+"""Most rounds of a measurement that decides, where there are pauses: of a model of a millisecond it is mostly these."""
+_MORE_ROUNDS = 4
+"""How many times as many where there are none: on a busy machine they tell more, and the time for them is there."""
 
 LEAST_ROUNDS = 4
 """Rounds of two sessions, each run twice, that tell something of their times."""
@@ -37,7 +39,7 @@ _ORDERS = ((0, 1, 3, 2), (1, 0, 2, 3), (2, 3, 1, 0), (3, 2, 0, 1))
 """Of four rounds in which an original and a candidate (the odd numbers) are run twice each. Every run comes in every place once,
 and follows once on one of the same session: that finds the model's weights in caches, and is faster (docs/measuring.md)."""
 _PAUSE = 0.03
-"""Seconds before each run under default settings, in which the threads of the other session stop spinning."""
+"""Seconds before each run on a GPU under default settings, where next to nothing of it runs on threads that spin."""
 
 _FASTEST = 0.1
 """Share of the runs that a busy machine disturbs least: what others do only adds to a time, so that these are the fastest."""
@@ -215,8 +217,9 @@ def confirm(
 ) -> Timing:
     """Times two models alternating in one process under default settings, as a user would run them, and the first against itself.
 
-    Before each run there is a pause in which the other session's threads stop spinning (docs/measuring.md). The session
-    that is made second tends to be a percent faster, so each model is made first for half of the time.
+    On the CPU a session's threads stop spinning when its run has ended: left alone they go on for 30 ms and more, on the cores
+    on which the other session is timed then (docs/measuring.md). The session that is made second tends to be a percent faster, so
+    each model is made first for half of the time.
 
     Args:
         seconds: to measure for; what opening sessions takes of them, the longer part of a brief measurement does without.
@@ -224,20 +227,26 @@ def confirm(
         least: rounds of each of the first two sessions that are measured in any case: fewer decide less.
     """
     times: tuple[list[float], ...] = ([], [], [], [])
+    on_cpu, pause = provider == "cpu", _pause(provider)
+    most = MOST_ROUNDS * (1 if pause else _MORE_ROUNDS)
     began, opening = time.perf_counter(), 0.0
     timing: Timing | None = None
+    orders, sessions = [(0, 1), (1, 0)], dict[int, Any]()
     for share in (0.2, 0.8) if briefly else (1.0,):
-        part = min(seconds * share, began + seconds - time.perf_counter() - opening)
+        part = min(seconds * share, began + seconds - time.perf_counter() - opening / 2)
         if timing is not None and (timing.clearly_faster or part <= 0):
             break
         try:
-            for order in ((0, 1), (1, 0)):
-                opens = time.perf_counter()
-                sessions = {which: new_session((original, candidate)[which], provider) for which in order}
-                opening += time.perf_counter() - opens
-                rounds = math.ceil(MOST_ROUNDS * share / 2)
-                alternate(sessions[0], sessions[1], feeds, part / 2, times, _PAUSE, rounds, least=least)
-                del sessions
+            for order in orders:
+                if list(sessions) != list(order):  # else they are those of the part before
+                    sessions.clear()
+                    opens = time.perf_counter()
+                    for which in order:
+                        sessions[which] = new_session((original, candidate)[which], provider, lingering=not on_cpu)
+                    opening += time.perf_counter() - opens
+                rounds = math.ceil(most * share / 2)
+                alternate(sessions[0], sessions[1], feeds, part / 2, times, pause, rounds, least=least)
+            orders.reverse()
         except BudgetSpent:  # what was measured in both orders counts
             if timing is None:
                 raise
@@ -247,14 +256,19 @@ def confirm(
     return timing
 
 
-def deciding_seconds(opening: float, running: float, least: int = LEAST_ROUNDS) -> float:
+def _pause(provider: str) -> float:
+    """Seconds before each run of :func:`confirm`."""
+    return 0.0 if provider == "cpu" else _PAUSE
+
+
+def deciding_seconds(opening: float, running: float, provider: str, least: int = LEAST_ROUNDS) -> float:
     """Seconds that :func:`confirm` takes at least.
 
     Args:
         opening, running: seconds to open a session of the original, and to run it.
-        least: as there.
+        provider, least: as there.
     """
-    return 2 * (2 * opening + (4 * least + 2) * running + 4 * least * _PAUSE)
+    return 2 * (2 * opening + (4 * least + 2) * running + 4 * least * _pause(provider))
 
 
 def alternate(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from onnx.parser import parse_model
 
 from mugraph.deadline import BudgetSpent, Deadline
+from rewriter import runtime_env
 from rewriter.runtime_env import RuntimeFailure, new_session
 
 BUSY = """<ir_version: 8, opset_import: ["" : 17]> g (int64 times, float[64,64] x) => (float[64,64] y) {
@@ -112,3 +115,26 @@ def test_a_session_keeps_to_the_cores_that_its_process_may_use(model: bytes, tmp
     command = [sys.executable, "-c", _SESSION_ON_ONE_CORE, str(tmp_path / "m.onnx")]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
     assert set(json.loads(told)) <= {min(os.sched_getaffinity(0))}
+
+
+@pytest.mark.parametrize("lingering", [True, False])
+def test_threads_of_a_session_stop_spinning_with_its_run_where_that_is_asked(
+    lingering: bool, model: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They spin within the run all the same, as under default settings."""
+    seen: list[Any] = []
+    opened = runtime_env.bare_session
+
+    def bare_session(content: bytes, options: Any, *more: Any) -> Any:
+        seen.append(options)
+        return opened(content, options, *more)
+
+    def entry(name: str) -> str | None:
+        with contextlib.suppress(RuntimeError):  # there is none
+            return str(seen[0].get_session_config_entry(name))
+        return None
+
+    monkeypatch.setattr(runtime_env, "bare_session", bare_session)
+    new_session(model, lingering=lingering).run(None, {**FEED, "times": np.asarray(2)})
+    assert entry("session.force_spinning_stop") == (None if lingering else "1")
+    assert entry("session.intra_op.allow_spinning") is None

@@ -1,8 +1,8 @@
 """Schedules of a block graph for a processor: how large tiles are, so that those of a block lie in its caches.
 
 An axis that runs along the memory of an output is cut into long tiles, so that vectors are full; rows beside it are few, as many
-as share what the block loads once. The loop goes on by as much as fits. What is closest to the first cache is tried first;
-which is the fastest is measured.
+as share what the block loads once. The loop goes on by as much as fits. What is closest to the first cache and leaves few
+threads idle is tried first; which is the fastest is measured.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ _PRODUCT_ROWS = (4, 16, 64)
 """Of other blocks with products, such as attention."""
 
 
-def cpu_schedules(kernel: Kernel, sizes: Mapping[str, int], most: int) -> list[tuple[Schedule, ...]]:
+def cpu_schedules(kernel: Kernel, sizes: Mapping[str, int], most: int, threads: int = 1) -> list[tuple[Schedule, ...]]:
     """The schedules worth a trial, the most promising first. Of a kernel of several block graphs one is varied at a time.
 
     Args:
         sizes: of the kernel's dimension symbols, as they will be measured.
         most: schedules that are returned, one at least.
+        threads: that share the blocks.
 
     Raises:
         Undecided: a size is not known.
     """
-    per_block = [_of_block(block, sizes) for block in kernel.blocks]
+    per_block = [_of_block(block, sizes, threads) for block in kernel.blocks]
     best = tuple(schedules[0] for schedules in per_block)
     others = [
         (rank, (*best[:number], schedule, *best[number + 1 :]))
@@ -61,7 +62,7 @@ def blocks_a_thread(block: Block, schedule: Schedule) -> int:
     return min(max(_WORTH_BYTES // _bytes(block, schedule, whole), 1), 1024)
 
 
-def _of_block(block: Block, sizes: Mapping[str, int]) -> list[Schedule]:
+def _of_block(block: Block, sizes: Mapping[str, int], threads: int) -> list[Schedule]:
     extents = {axis: evaluate_dim(size, sizes) for axis, size in block.sizes.items()}
     known = {axis: size for axis, size in extents.items() if isinstance(size, int)}
     if len(known) < len(extents):
@@ -81,7 +82,19 @@ def _of_block(block: Block, sizes: Mapping[str, int]) -> list[Schedule]:
         choices[block.loop] = loop
     capped = {axis: sorted({min(tile, next_power(max(known[axis], 1))) for tile in tiles}) for axis, tiles in choices.items()}
     made = [Schedule(tuple(zip(capped, tiles, strict=True)), warps=1, stages=1) for tiles in itertools.product(*capped.values())]
-    return sorted(made, key=lambda schedule: abs(math.log2(_bytes(block, schedule, known) / room)))
+
+    def octaves(schedule: Schedule) -> float:
+        """How far tiles are from the room that there is, and the time from that of threads that are never idle."""
+        return abs(math.log2(_bytes(block, schedule, known) / room)) - math.log2(_busy(block, schedule, known, threads))
+
+    return sorted(made, key=octaves)
+
+
+def _busy(block: Block, schedule: Schedule, sizes: Mapping[str, int], threads: int) -> float:
+    """The share of their time in which so many threads have blocks to run."""
+    blocks = math.prod(-(-sizes[axis] // schedule.tile(axis)) for axis in block.grid)
+    tasks = max(-(-blocks // blocks_a_thread(block, schedule)), 1)
+    return tasks / (-(-tasks // threads) * threads)
 
 
 def _sums_products(block: Block) -> bool:

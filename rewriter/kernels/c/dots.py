@@ -7,9 +7,9 @@ from panels (:mod:`rewriter.kernels.c.panels`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from mugraph.blocks.statements import Load, View
+from mugraph.blocks.statements import Dot, Load, View
 from mugraph.terms.shape import DataType, Dim
 from mugraph.terms.term import var
 from rewriter.kernels.c.lines import times
@@ -198,6 +198,16 @@ class Dots:
             if tiling.is_cut(axis) and tiling[axis] % step and tiling[axis] < int(str(size)):
                 return None
         return load
+
+    def panel_columns(self, dots: Iterable[Dot]) -> str | None:
+        """The axis of the columns of the first of several products that reads panels; ``None`` where none does."""
+        for dot in dots:
+            for operand in (dot.right, dot.left):
+                load = self._load(operand)
+                columns = load.view[-1].index.axis if load is not None and load.view else None
+                if columns is not None and self._panels(operand, dot.over, columns) is not None:
+                    return columns
+        return None
 
     def _write_loops(self, outer: Sequence[str], call: str) -> None:
         lines = self._nests.lines

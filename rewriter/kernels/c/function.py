@@ -95,8 +95,8 @@ class CFunction:
         """The text of the function."""
         lines, block = self._lines, self._block
         with lines.block("for (int64_t block = first; block < last; ++block)"):
-            self._write_place()
             self._read_where_used()
+            self._write_place()
             if self._role == FunctionRole.COMBINE:
                 self._write_combination()
             else:
@@ -158,9 +158,9 @@ class CFunction:
     # Where a block is
 
     def _write_place(self) -> None:
-        """Writes where the tiles of a block start; the last grid axes run fastest."""
+        """Writes where the tiles of a block start."""
         lines, tiling, block = self._lines, self._tiling, self._block
-        cut = [axis for axis in block.grid if block.sizes[axis] != 1]
+        cut = self._cut_axes()
         for axis in block.grid:
             if axis not in cut:
                 lines.line(f"const int64_t {axis}_start = 0;")
@@ -178,6 +178,19 @@ class CFunction:
                 lines.line(f"number /= {count};")
         for axis in block.grid:
             tiling.write_length(axis, lines)
+
+    def _cut_axes(self) -> list[str]:
+        """The grid axes along which there is more than one position, in the order in which blocks are numbered, the fastest last.
+
+        What is the larger tile of a product with stored weights stays in the second cache while the smaller ones of the other
+        operand pass, so that it comes from memory once.
+        """
+        cut = [axis for axis in self._block.grid if self._block.sizes[axis] != 1]
+        columns = self._dots.panel_columns(s for s in self._block.statements if isinstance(s, Dot))
+        others = [axis for axis in cut if axis != columns]
+        if columns not in cut or not others or self._tiling[others[-1]] > self._tiling[columns]:
+            return cut
+        return [columns, *others]
 
     def _read_where_used(self) -> None:
         """Says which values are read where they are used."""

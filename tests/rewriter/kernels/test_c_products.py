@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -22,6 +22,7 @@ from rewriter.cost.schedules.cpu import cpu_schedules
 from rewriter.kernels.c import CSource, generate
 from rewriter.kernels.c.calling import opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
+from rewriter.kernels.c.function import CFunction
 from rewriter.kernels.c.objects import ObjectCompiler, levels_here
 from rewriter.kernels.c.products import StoredProduct, dynamic_quantized
 from rewriter.kernels.c.tiles import TileTarget
@@ -386,6 +387,38 @@ def test_onnxruntime_packs_constant_weights_of_trials_and_runs_them(parts: int) 
     with bench_here(1, kernel, {}, None, None) as bench:
         measured = bench.examine(trial)
     assert not measured.problem and measured.microseconds is not None and measured.error < 1e-6
+
+
+@pytest.mark.parametrize(("level", "name"), CASES)
+@pytest.mark.parametrize("rows, fastest", [(32, "m"), (64, "m"), (128, "n")])
+def test_the_larger_tile_of_a_product_stays_while_the_smaller_ones_pass(
+    level: Level, name: str, rows: int, fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tiles of 64 columns; whatever the order of blocks is, numbers are the same bit for bit."""
+    (parts, bound), kernel, random = PARTS[name], linear(symbol("m"), 96, 200), np.random.default_rng(0)
+    tiles = {"m": rows, "n": 64, "k": 64}
+    schedule = Schedule(tuple((axis, tiles[axis]) for axis in kernel.blocks[0].sizes), ahead=("w",), parts=parts)
+    x, w, b = (random.standard_normal(shape, np.float32) for shape in ((300, 96), (96, 200), (200,)))
+    inputs = {"x": x, "w": w, "b": b}
+    (usual,) = Processor(level).run(kernel, [schedule], inputs)
+    assert f"const int64_t {fastest}_start = number % " in generate(kernel, [schedule]).text
+    monkeypatch.setattr(CFunction, "_cut_axes", lambda self: list(self._block.grid)[:: 1 if fastest == "m" else -1])
+    (other,) = Processor(level).run(kernel, [schedule], inputs)
+    assert f"const int64_t {fastest}_start = number % " not in generate(kernel, [schedule]).text
+    np.testing.assert_array_equal(usual, other)
+    np.testing.assert_allclose(usual, np.maximum(x.astype(np.float64) @ w + b, 0), rtol=0, atol=100 * bound)
+
+
+@pytest.mark.parametrize("threads, tried", [(1, {3, 6, 12, 24, 96}), (4, {3, 6, 12, 24, 96}), (32, {12, 24, 96})])
+def test_tiles_that_leave_most_threads_idle_are_not_tried(threads: int, tried: set[int]) -> None:
+    """By their number: of 128 rows and 768 columns there are three of 128 rows and 256 columns, and six of 64."""
+
+    def count(schedules: Sequence[Schedule]) -> int:
+        tiles = dict(schedules[0].tiles)
+        return -(-128 // tiles["m"]) * -(-768 // tiles["n"])
+
+    counts = [count(schedules) for schedules in cpu_schedules(linear(128, 768, 768), {}, 100, threads)]
+    assert set(counts[:6]) == tried and set(counts) == {3, 6, 12, 24, 96}, "none is left out"
 
 
 def test_schedules_of_products_have_many_rows() -> None:

@@ -7,6 +7,7 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -22,7 +23,7 @@ from mugraph.terms.shape import symbol
 from mugraph.terms.text import parse_term, parse_type
 from rewriter.cli.main import main
 from rewriter.cost import DEVICES, ProfileStore
-from rewriter.cost.kernel_times import recall_all, record, time_of, timed_kernels
+from rewriter.cost.kernel_times import Measured, recall_all, record, time_of, timed_kernels
 from rewriter.cost.schedules.cpu import blocks_a_thread, cpu_schedules
 from rewriter.kernels import custom_cpu
 from rewriter.kernels.c import objects
@@ -250,6 +251,38 @@ def test_two_parts_are_tried_and_remembered_only_where_outputs_may_be_less_exact
     store = ProfileStore(path, environment)
     assert recall_all(store, PRODUCT, {"m": 37}) == [] and time_of(store, PRODUCT, {"m": 37}) is None
     assert list(timed_kernels(store)) == []
+
+
+def test_kernels_that_round_too_much_get_more_parts_first_where_that_costs_least(
+    tmp_path: Path, tiles: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two kernels at one node each one is left in two parts where half of the nodes may be."""
+    others = [rms_norm_matmul(symbol("m"), 64, n, F32) for n in (40, 72)]
+    graphs = []
+    for kernel in others:
+        weights = {name: x for name, x in random_inputs(kernel, 0, {"m": 37}).items() if name != "x"}
+        graphs.append(with_kernel(kernel, weights=weights)[1])
+    store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu", is_rough=True)
+    kernels = kernels_for(store, {"m": 37}, tmp_path / "objects", parts_for(5e-6))
+    tiled = [replace(cpu_schedules(kernel, {"m": 37}, 1)[0][0], ahead=("w",)) for kernel in others]
+    for kernel, schedule, exact in zip(others, tiled, (3.0, 9.0), strict=True):
+        times = {2: 1.0, 3: exact, 1: 10.0}
+        known = [Measured((replace(schedule, parts=parts),), us) for parts, us in times.items()]
+        record(store, kernel, {"m": 37}, known)
+    for graph in graphs:
+        assert kernels.compile(graph) == []
+
+    def parts() -> list[int]:
+        return [kernels.programs[kernel].variants.schedules[0][0].parts for kernel in others if kernel in kernels.programs]
+
+    both = SimpleNamespace(nodes=lambda: [node for graph in graphs for node in graph.nodes()])
+    monkeypatch.setattr("rewriter.kernels.custom.kernels_of", lambda graph: others if graph is both else kernels_of(graph))
+    assert parts() == [2, 2]
+    assert kernels.refine(both, 0.5) == 1 and list(kernels.programs) == [others[1]]  # type: ignore[arg-type]
+    assert kernels.compile(graphs[0]) == [] and parts() == [3, 2], "that which loses more keeps its two parts"
+    assert kernels.refine(both, 0.5) == 1 and kernels.compile(graphs[1]) == [] and parts() == [3, 3]  # type: ignore[arg-type]
+    assert kernels.refine(both, 0.0) == 0, "no more can be done"  # type: ignore[arg-type]
+    kernels.close()
 
 
 def test_a_kernel_without_stored_weights_has_no_parts(tmp_path: Path, tiles: Level) -> None:

@@ -28,11 +28,13 @@ from rewriter.run.checking import Checker
 from rewriter.run.cleaning import Unclean
 from rewriter.run.clock import Clock, _scheduled, process_seconds
 from rewriter.run.judging import Judge
+from rewriter.run.kernels import RunKernels
 from rewriter.run.proposing import Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.timings import Timing, deciding_seconds
 from rewriter.run.workbench import Workbench
+from rewriter.search.candidate import Candidate
 from rewriter.search.matcher import Matcher, MatchPool
 from rules_db import library
 from rules_db.entries import Entry
@@ -348,8 +350,38 @@ def test_a_guilty_rule_is_looked_for_only_where_that_fits(source: Path, monkeypa
         assert any("the budget ended before the rule that breaks it could be found" in line for line in bench.notes.lines)
 
 
+@pytest.mark.parametrize("room, passed, again", [(1e6, False, 3), (0.0, False, 1), (1e6, True, 1)])
+def test_a_candidate_that_is_too_far_off_gets_kernels_that_round_less_before_a_rule_is_blamed(
+    source: Path, monkeypatch: pytest.MonkeyPatch, room: float, passed: bool, again: int
+) -> None:
+    """As long as there are such kernels, time to try them, and no candidate that was timed with them."""
+    asked: list[float] = []
+    built: list[Candidate] = []
+    build = Checker._build
+
+    def refine(_: object, candidate: Candidate, share: float) -> int:
+        asked.append(share)
+        return 2 if len(asked) < 3 else 0
+
+    def counted(self: Checker, candidate: Candidate) -> Any:
+        built.append(candidate)
+        return build(self, candidate)
+
+    monkeypatch.setattr(RunKernels, "refine", refine)
+    monkeypatch.setattr(Checker, "_build", counted)
+    monkeypatch.setattr(Clock, "room", lambda *_: room)
+    with workbench(source, [WRONG], deterministic=False) as bench:
+        proposals = proposals_of(bench)
+        checker, quarantine = checker_of(bench, proposals)
+        checker._has_passed = passed
+        assert checker.check(next(iter(proposals))) is None and bool(quarantine.rules) is bool(room)
+    assert len(asked) == (3 if again == 3 else 0) and all(0 <= share < 1 for share in asked)
+    assert built[:again] == [built[0]] * again
+    assert sum("2 kernels multiply numbers in more parts" in line for line in bench.notes.lines) == again - 1
+
+
 @pytest.mark.parametrize(
-    "room, rounds", [(100.0, 4), (deciding_seconds(0.5, 0.01, 3), 3), (deciding_seconds(0.5, 0.01, 3) - 0.1, 0)]
+    "room, rounds", [(100.0, 4), (deciding_seconds(0.5, 0.01, "cpu", 3), 3), (deciding_seconds(0.5, 0.01, "cpu", 3) - 0.1, 0)]
 )
 def test_fewer_rounds_are_measured_where_no_more_fit(
     source: Path, monkeypatch: pytest.MonkeyPatch, room: float, rounds: int
@@ -396,7 +428,7 @@ def test_a_second_measurement_that_does_not_end_leaves_the_first(source: Path, m
         monkeypatch.setattr(Clock, "room", lambda *_: 15.0)
         judgement = judge._confirmed(source, [opened.trial], bench.task.feeds())
         assert "undecided: the most promising candidate took 0.980" in judgement.message and len(asked) == 2
-        assert asked[1] == 15.0 - deciding_seconds(0.5, 0.01, 1), "sessions are opened beside it"
+        assert asked[1] == 15.0 - deciding_seconds(0.5, 0.01, "cpu", 1), "sessions are opened beside it"
         answers += [Timing(1.0, 0.98, 0.1, 0.1, 0.98, 0.95, 1.01), BudgetSpent("no"), BudgetSpent("no")]
         judgement = judge._confirmed(source, [opened.trial, opened.trial], bench.task.feeds())
         assert "undecided: the most promising candidate took 0.980" in judgement.message and not answers, "the second has no time"
@@ -419,7 +451,7 @@ def test_the_longer_part_of_a_measurement_does_without_what_opening_sessions_too
     monkeypatch.setattr(timings, "new_session", opened)
     monkeypatch.setattr(timings, "alternate", alternate)
     timings.confirm(Path("a"), Path("b"), [{}], "cpu", 10.0, briefly=True)
-    assert asked == pytest.approx([1.0, 1.0, 2.0, 2.0]) and instant[0] == pytest.approx(10.0)
+    assert asked == pytest.approx([1.0, 1.0, 2.5, 2.5]) and instant[0] == pytest.approx(10.0), "two of four are those of before"
     asked.clear()
     timings.confirm(Path("a"), Path("b"), [{}], "cpu", 2.5, briefly=True)
     assert len(asked) == 2, "no time is left for the longer part"

@@ -23,7 +23,7 @@ def test_a_brief_measurement_goes_on_where_there_is_doubt(
     def alternate(*arguments: Any, **_: Any) -> None:
         _, _, _, seconds, times, _, rounds = arguments
         asked.append(seconds)
-        assert rounds in (6, 24, 30)
+        assert rounds in (24, 96, 120), "without pauses"
         generator = np.random.default_rng(len(asked))
         for which, column in enumerate(times):
             column.extend(generator.normal(1.0 - saving * (which % 2), 0.01, 20))
@@ -33,6 +33,28 @@ def test_a_brief_measurement_goes_on_where_there_is_doubt(
     timing = timings.confirm(Path("a"), Path("b"), [FEED], "cpu", 10.0, briefly=briefly)
     assert len(asked) == parts and timing.ratio == pytest.approx(1 - saving, abs=0.01)
     assert sum(asked) == pytest.approx(2.0 if (briefly and parts == 2) else 10.0)
+
+
+@pytest.mark.parametrize("provider, lingering, pause", [("cpu", False, 0.0), ("cuda", True, 0.03)])
+def test_sessions_in_turn_on_the_cpu_leave_its_cores_when_they_have_run(
+    provider: str, lingering: bool, pause: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for their threads to stop spinning is not long enough on every processor."""
+    opened: list[bool] = []
+    pauses: set[float] = set()
+
+    def new_session(*_: Any, lingering: bool) -> None:
+        opened.append(lingering)
+
+    def alternate(*arguments: Any, **_: Any) -> None:
+        pauses.add(arguments[5])
+        for column in arguments[4]:
+            column.extend([1.0] * 4)
+
+    monkeypatch.setattr(timings, "new_session", new_session)
+    monkeypatch.setattr(timings, "alternate", alternate)
+    timings.confirm(Path("a"), Path("b"), [FEED], provider, 1.0)
+    assert opened == [lingering] * 4 and pauses == {pause}
 
 
 def test_a_candidate_must_be_faster_by_more_than_the_original_is_than_itself() -> None:
