@@ -68,6 +68,22 @@ def test_constants_are_asked_for_before_the_wait_and_nothing_is_accessed(kernel:
     assert "ask_ahead" not in plain
 
 
+def test_what_several_blocks_need_one_of_them_asks_for() -> None:
+    conditions = {kernel.name: requests(kernel, schedule) for kernel, schedule in CASES}
+    assert conditions["gated_mlp"] == {"w1": {"m"}, "w2": {"m"}}  # a tile of columns for each tile of rows
+    assert conditions["skip_layer_norm"] == {"scale": {"m"}, "bias": {"m"}}
+
+
+def requests(kernel: Kernel, schedule: Schedule) -> dict[str, set[str]]:
+    """The axes along which only the first block asks for a tensor."""
+    found: dict[str, set[str]] = {}
+    for lines in before_the_wait(generate(kernel, [schedule]).text):
+        for line in lines:
+            for tensor in re.findall(r"ask_ahead\((\w+)", line):
+                found[tensor] = set(re.findall(r"\((\w+)_start == 0\)", line))
+    return found
+
+
 @pytest.mark.parametrize(("kernel", "schedule"), CASES[:2], ids=NAMES[:2])
 def test_the_compiled_kernel_asks_before_it_waits(kernel: Kernel, schedule: Schedule, tmp_path: Path) -> None:
     for name, ptx in compiled(kernel, schedule, tmp_path):
