@@ -74,6 +74,18 @@ def test_attention_of_one_wide_head_is_no_dearer_than_its_products() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "inner", "columns", "measured"),
+    [(128, 768, 768, 6.2), (128, 768, 3072, 8.1), (128, 3072, 768, 9.0), (4096, 768, 768, 25.2), (4096, 768, 2304, 64.9)],
+)
+def test_a_gemm_with_a_bias_takes_about_what_was_measured(rows: int, inner: int, columns: int, measured: float) -> None:
+    """The last two are sums of two kernels with their launches: the bias is written first, by one that divides for each entry."""
+    operands = half(f"{rows},{inner}", f"{inner},{columns}", f"{columns}")
+    attrs = {"alpha": 1.0, "beta": 1.0, "transA": False, "transB": False}
+    assert price("Gemm", operands, **attrs) == pytest.approx(measured, rel=0.1)
+    assert price("Gemm", operands, **attrs | {"beta": 0.0}) == pytest.approx(price("Gemm", operands[:2], **attrs), rel=1e-3)
+
+
+@pytest.mark.parametrize(
     ("batch", "length", "measured"), [(1, 128, 6.3), (1, 1024, 14.5), (8, 512, 21.0), (16, 2048, 445.0), (16, 4096, 1728.0)]
 )
 def test_attention_takes_about_what_was_measured(batch: int, length: int, measured: float) -> None:
