@@ -432,8 +432,14 @@ class Judge:
         timing = acceptance.pair(opened.session, self._impression())
         self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
         del opened  # the graph of a large model needs the memory of its session
-        on_device = acceptance.on_device(trial.path, self._impression())
-        trial = replace(trial, speed=timings.Speed(on_device=on_device, paired=timing))
+        try:
+            on_device = acceptance.on_device(trial.path, self._impression())
+            speed = timings.Speed(on_device=on_device, paired=timing)
+        except BudgetSpent:
+            if not timing.clearly_faster:
+                raise
+            speed = timings.Speed(latency=timing, paired=timing)  # what was measured before counts
+        trial = replace(trial, speed=speed)
         if trial.speed.is_slower and self._is_incumbent(trial):
             self._right_again = None
         return trial
@@ -467,6 +473,9 @@ class Judge:
             if timing is None:
                 if (repeated := self.repeated()) is not None:
                     return repeated
+                if trial.speed.latency is not None:
+                    self._bench.notes.add("the budget ended before the GPU alone was timed: a first measurement left no doubt")
+                    return self._won(trial)
                 self._settle_trial(trial, "the budget ended before it could be timed")
                 self._best_right, undecided = None, True
                 message = message or (

@@ -67,7 +67,8 @@ _PATIENCE = 0.5
 _MOST_WRITING = 0.5
 """Share of the budget that is kept for writing at most: a model that takes longer is searched all the same."""
 _LEARNING = 0.5
-"""Seconds to remember kernels for other models, once the result is written: without these they are not."""
+"""Seconds to remember kernels for other models, once the result is written: without these they are not. Nor are they where so much
+is not left beside the writing: what remembering needs is imported then, and writing takes longer for it."""
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
 
@@ -305,10 +306,12 @@ def _recalled_or_decided(bench: Workbench) -> Outcome:
         return end
     if remembered is not None:
         return write(bench, decision)
-    if decision.winner is not None:
+    clock, is_free = bench.clock, not bench.task.options.keeps_to_budget
+    learns = decision.winner is not None and (is_free or clock.room("write") >= _LEARNING)
+    if decision.winner is not None and learns:
         bench.kernels.prepare_to_learn(decision.winner)
     outcome = write(bench, decision)
-    if decision.winner is not None and (bench.clock.left() >= _LEARNING or not bench.task.options.keeps_to_budget):
+    if decision.winner is not None and learns and (is_free or clock.left() >= _LEARNING):
         bench.kernels.learn(decision.winner)
         outcome = replace(outcome, notes=(*decision.outcome.notes, *bench.kernels.notes))
     verdicts.remember(decision, outcome)

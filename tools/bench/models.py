@@ -146,7 +146,10 @@ def superopt(arguments: Sequence[str], cache: Path, twice: bool) -> Tool:
 
 
 def _optimise(source: Path, target: Path, cache: Path, arguments: Sequence[str]) -> tuple[dict[str, Any], float, float, float]:
-    """Runs the command line; returns its JSON summary, wall seconds, peak resident MB and processor seconds."""
+    """Runs the command line; returns its JSON summary, wall seconds, peak resident MB and processor seconds.
+
+    What it says is kept beside what it writes.
+    """
     summary = target.with_suffix(".json")
     command = [sys.executable, "-m", "rewriter.cli", str(source), "-o", str(target), "--json", str(summary), *arguments]
     script = (
@@ -163,6 +166,7 @@ def _optimise(source: Path, target: Path, cache: Path, arguments: Sequence[str])
         check=False,
     )
     seconds = time.perf_counter() - began
+    target.with_suffix(".log").write_text(done.stdout + done.stderr)
     errors = done.stderr.strip().splitlines()
     if done.returncode:
         raise PeerFailed(errors[-2] if len(errors) > 1 else f"exit code {done.returncode}")

@@ -95,6 +95,24 @@ def test_where_the_time_ends_before_it_is_measured_it_is_written_again(
     assert any("the budget ended before the best of earlier runs could be timed again" in note for note in again.notes)
 
 
+@pytest.mark.parametrize("first, is_clear", [(FASTER, True), (timings.Timing(1.0, 0.98, 0.1, 0.1, 0.98, 0.95, 0.99), False)])
+def test_where_the_time_ends_while_a_device_decides_a_first_measurement_without_doubt_does(
+    source: Path,
+    tmp_path: Path,
+    timing: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    first: timings.Timing,
+    is_clear: bool,
+) -> None:
+    timing["pair"] = first
+    monkeypatch.setattr(accept.Acceptance, "on_device", spent)
+    monkeypatch.setattr(timings, "deciding_seconds", lambda *_: 100.0)
+    outcome = run(source, tmp_path / "out.onnx", budget=20)
+    assert outcome.improved is is_clear and ("undecided" in outcome.message) is not is_clear
+    assert outcome.latency == (first if is_clear else None)
+    assert any("a first measurement left no doubt" in note for note in outcome.notes) is is_clear
+
+
 def test_where_the_time_ends_before_it_is_known_to_be_right_it_is_not(
     source: Path, tmp_path: Path, timing: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

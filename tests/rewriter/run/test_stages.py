@@ -526,16 +526,17 @@ def test_kernels_are_remembered_for_other_models_when_the_result_is_written(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever waits for a trial waits for nothing else; where the time is over nobody waits for it."""
-    output, there = tmp_path / "o.onnx", list[bool]()
+    output, there, begun = tmp_path / "o.onnx", list[bool](), list[bool]()
+    monkeypatch.setattr(RunKernels, "prepare_to_learn", lambda _, candidate: begun.append(not output.exists()))
     monkeypatch.setattr(RunKernels, "learn", lambda _, candidate: there.append(bool(candidate.moves) and output.exists()))
     monkeypatch.setattr(Judge, "judge", lambda _, proposals: Judgement(next(iter(proposals)).candidate))
 
     def run(cache: str) -> Outcome:
         return optimize(source, output, provider="cpu", rules=list(RULES), budget=20, cache=tmp_path / cache)
 
-    assert run("a").improved and there == [True]
+    assert run("a").improved and there == [True] and begun == [True]
     monkeypatch.setattr("rewriter.run.optimize._LEARNING", 1000.0)
-    assert run("b").improved and there == [True]
+    assert run("b").improved and there == [True] and begun == [True], "nor is anything imported that makes writing longer"
 
 
 def test_an_impression_is_as_short_as_the_time_that_is_left(source: Path) -> None:
