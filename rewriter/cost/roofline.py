@@ -48,8 +48,8 @@ are no whole number of blocks are copied, window by window, for products of matr
 _ATTENTION = 0.62
 """The same of the products within attention, between which its softmax stands."""
 _BIAS_ENTRY = 5.5e-4
-"""Microseconds of a multiprocessor for an entry of a result into which a bias is written. Measured on H200s are 13.7, 38.4 and 5.2
-microseconds for 4096×768, 4096×2304 and 1024×1024 entries, which leaves a tenth of the bandwidth: each entry's place is divided."""
+"""Microseconds of a multiprocessor for an entry of a result into which a bias is written. Measured on H200s are 13.7, 38.4 and
+5.2 microseconds for 4096×768, 4096×2304 and 1024×1024 entries, a tenth of the bandwidth: each entry's place is divided."""
 _LOOP, _PIPELINE = 2.5, 1.0
 """Latencies that attention takes beyond one: its products and its softmax follow each other; and that a product takes: its
 pipeline fills with tiles and drains."""

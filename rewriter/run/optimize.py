@@ -67,8 +67,8 @@ _PATIENCE = 0.5
 _MOST_WRITING = 0.5
 """Share of the budget that is kept for writing at most: a model that takes longer is searched all the same."""
 _LEARNING = 0.5
-"""Seconds to remember kernels for other models, once the result is written: without these they are not. Nor are they where so much
-is not left beside the writing: what remembering needs is imported then, and writing takes longer for it."""
+"""Seconds to remember kernels for other models, once the result is written: without these they are not. Nor are they where so
+much is not left beside the writing: what remembering needs is imported then, and writing takes longer for it."""
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
 

@@ -108,8 +108,8 @@ class Speed:
     """What was measured of a candidate's time beside the original's.
 
     Attributes:
-        latency: under default settings, or a first impression of that where the device chose or ran out of time; ``None`` where not
-            measured to the end.
+        latency: under default settings, or a first impression of that where the device chose or ran out of time; ``None`` where
+            that was not measured to the end.
         on_device: on the GPU alone, both as captured CUDA graphs; ``None`` where that cannot be told.
         paired: a first impression, with spinning off; ``None`` before there is one.
     """
