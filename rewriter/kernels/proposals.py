@@ -202,7 +202,7 @@ class KernelProposals:
         for place in self._places(graph):
             yield from place.kernels()
 
-    def _places(self, graph: Graph, left: Callable[[], float] = forever) -> Iterator[_Place]:
+    def _places(self, graph: Graph, left: Callable[[], float] = forever) -> Iterator[_KernelPlace]:
         """Where kernels may stand in a graph: those of stored rules, then the fusable sets that are found while time is left."""
         covered: set[object] = set()
         for place in self._stored_places(graph):
@@ -219,7 +219,7 @@ class KernelProposals:
         for fusable, region in fresh:
             sites = [match for match in matches[region] if _may_have_types(graph, match)]
             for form in self._forms(fusable):
-                yield _Place(sites, partial(self._drafted_at, fusable, form, sites))
+                yield _KernelPlace(sites, partial(self._drafted_at, fusable, form, sites))
 
     def _region(self, fusable: FusableSet) -> Direction:
         """A fusable set as a pattern: where it stands, so do the kernels that compute it."""
@@ -237,7 +237,7 @@ class KernelProposals:
         for place in self._stored_places(graph):
             yield from place.kernels()
 
-    def _stored_places(self, graph: Graph) -> Iterator[_Place]:
+    def _stored_places(self, graph: Graph) -> Iterator[_KernelPlace]:
         """Where the kernels of stored rules may stand, those that read and write the same values together."""
         types = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
         present = frozenset(type_.dtype for type_ in types if type_ is not None) & _ELEMENTS
@@ -261,7 +261,7 @@ class KernelProposals:
                 rivals.setdefault(_ends(at_sizes), []).append((stored, at_sizes))
         for together in rivals.values():
             lowered = any(is_lowered(stored.rule) for stored, _ in together)
-            yield _Place(together[0][1], partial(self._stored_at, graph, together), lowered)
+            yield _KernelPlace(together[0][1], partial(self._stored_at, graph, together), lowered)
 
     @cached_property
     def _families(self) -> Collection[Sequence[tuple[int, Rule]]]:
@@ -377,7 +377,7 @@ class KernelProposals:
             offers.append(_Offer(place, most, partial(self._settled, moves, candidate, place)))
         return offers
 
-    def _settled(self, moves: Moves, candidate: Candidate, place: _Place) -> _Settled | None:
+    def _settled(self, moves: Moves, candidate: Candidate, place: _KernelPlace) -> _Settled | None:
         """The kernels of a place, and the candidate with the cheapest of them alone; ``None`` where that saves nothing."""
         rivals = self._cheapest_first(moves, candidate, place.kernels())
         child = self._priced(moves, candidate, rivals[0][1]) if rivals else None
@@ -387,7 +387,7 @@ class KernelProposals:
         """The candidate after the best kernels in turn, as far as the time allows."""
         current = candidate
 
-        def is_wanted(place: _Place) -> bool:
+        def is_wanted(place: _KernelPlace) -> bool:
             return left() >= 0 and any(match.still_holds(current.graph) for match in place.sites)
 
         for settled in _best_first(offers, is_wanted):
@@ -505,7 +505,7 @@ class _Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _KernelPlace:
     """Where kernels may stand that read and write the same values.
 
     Attributes:
@@ -546,7 +546,7 @@ class _Offer:
         settle: builds and prices them; ``None`` where they save nothing.
     """
 
-    place: _Place
+    place: _KernelPlace
     most: float
     settle: Callable[[], _Settled | None]
 
@@ -562,7 +562,7 @@ class _Offer:
         return 0.0 if self.settled is None else self.settled.child.moves[-1].gain
 
 
-def _best_first(offers: Sequence[_Offer], is_wanted: Callable[[_Place], bool]) -> Iterator[_Settled]:
+def _best_first(offers: Sequence[_Offer], is_wanted: Callable[[_KernelPlace], bool]) -> Iterator[_Settled]:
     """The kernels that save something, those of the place first where they save most.
 
     Kernels are built and priced when no others may save more than the nodes at their place take. So those of a place that
