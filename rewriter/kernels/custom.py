@@ -24,7 +24,7 @@ from mugraph.deadline import deadline as heeded_deadline
 from mugraph.graph import Graph
 from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
-from rewriter.cost.kernel_times import recall_all
+from rewriter.cost.kernel_times import recall_all, time_of
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.processes import KernelTimer, Trial
@@ -126,7 +126,7 @@ class CustomKernels:
         self.timed = 0
         self._longest = _FIRST_SECONDS
         self._compiling, self._wanted = list[ThreadPoolExecutor](), Deadline()
-        self._foreseen: set[Kernel] = set()
+        self._foreseen: set[tuple[Kernel, float | None]] = set()
         self._can_time, self._trust = measures, trust
         self._refused: dict[Kernel, str] = {}
         self._tuned: set[Kernel] = set()
@@ -306,12 +306,13 @@ class CustomKernels:
     def foresee(self, graph: Graph) -> None:
         """Begins to compile the kernels of a candidate that may be written, under the schedules that look best now."""
         self._constants |= constant_inputs(graph)
-        fresh = [kernel for kernel in self._own(graph) if kernel not in self.programs and kernel not in self._foreseen]
-        self._foreseen.update(fresh)
         chosen = []
-        for kernel in fresh if self._can_time else ():
+        for kernel in self._own(graph) if self._can_time else ():
             with suppress(InvalidBlock, Undecided):  # it is refused when it is asked for
-                chosen.append(self._scheduled(kernel))
+                known = kernel, time_of(self.store, kernel, self.sizes)  # once timed it may have other schedules
+                if kernel not in self.programs and known not in self._foreseen:
+                    self._foreseen.add(known)
+                    chosen.append(self._scheduled(kernel))
         if chosen:
             self._thread().submit(self._while_wanted, partial(self._compile, chosen, self.architectures))
 

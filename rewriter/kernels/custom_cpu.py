@@ -132,8 +132,8 @@ class CpuKernels(CustomKernels):
         return trials
 
     def _schedules(self, kernel: Kernel, most: int) -> list[tuple[Schedule, ...]]:
-        """At most so many that are worth a trial, for the threads that a session has."""
-        return cpu_schedules(kernel, self.sizes, most, usual_threads() or cores())
+        """At most so many that are worth a trial, for the threads that a session has; the same anywhere where none is tried."""
+        return cpu_schedules(kernel, self.sizes, most, (usual_threads() or cores()) if self._can_time else 1)
 
     def _in_parts(self, scheduled: Scheduled, fewest: bool) -> list[Scheduled]:
         """The same with its numbers in parts where that makes another text for this processor, and as it is.

@@ -30,6 +30,7 @@ _STAGES = {
     "accept": "checking candidates",
     "write": "writing",
     "load": "loading what was written",
+    "learn": "remembering kernels for other models",
 }
 
 

@@ -436,7 +436,7 @@ class Judge:
             on_device = acceptance.on_device(trial.path, self._impression())
             speed = timings.Speed(on_device=on_device, paired=timing)
         except BudgetSpent:
-            if not timing.clearly_faster:
+            if self._best_right.speed.is_decided_by_device or timing.busy or not timing.clearly_faster:
                 raise
             speed = timings.Speed(latency=timing, paired=timing)  # what was measured before counts
         trial = replace(trial, speed=speed)
@@ -461,7 +461,8 @@ class Judge:
     ) -> Judgement:
         """The first trial that is faster beyond noise; else the incumbent, unless it is slower now.
 
-        That is on the GPU alone, where that leaves no doubt; else under default settings. No trial is slower in the other way.
+        That is on the GPU alone, where that leaves no doubt; else under default settings. No trial is slower in the other way, as
+        far as there was time to tell: where it ended while the GPU alone was timed, a first measurement without doubt is enough.
         """
         message, undecided = "", False
         for trial in trials:

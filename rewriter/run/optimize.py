@@ -49,6 +49,7 @@ from rewriter.run.target import choose_target
 from rewriter.run.task import Task, read_task, without_previews
 from rewriter.run.workbench import Progress, Recorded, Workbench, open_workbench
 from rewriter.run.writing import write, writing_seconds
+from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 
 __all__ = ["optimize"]
@@ -311,12 +312,27 @@ def _recalled_or_decided(bench: Workbench) -> Outcome:
     if decision.winner is not None and learns:
         bench.kernels.prepare_to_learn(decision.winner)
     outcome = write(bench, decision)
-    if decision.winner is not None and learns and (is_free or clock.left() >= _LEARNING):
-        bench.kernels.learn(decision.winner)
-        outcome = replace(outcome, notes=(*decision.outcome.notes, *bench.kernels.notes))
     verdicts.remember(decision, outcome)
     bench.store.flush()
+    if decision.winner is not None and learns and (is_free or clock.left() >= _LEARNING):
+        outcome = _learned(bench, decision.winner, outcome)
     return replace(outcome, file_notes=tuple(bench.notes.files))
+
+
+def _learned(bench: Workbench, winner: Candidate, outcome: Outcome) -> Outcome:
+    """Remembers the kernels of what was written for other models. It stays written, whatever goes wrong or is interrupted."""
+    before, mistakes = len(bench.kernels.notes), list[str]()
+    try:
+        with bench.clock.lap("learn"):
+            bench.kernels.learn(winner)
+    except KeyboardInterrupt:
+        mistakes.append("interrupted while kernels were remembered for other models: the result had been written")
+    except Exception as problem:
+        if raises_faults(bench.task.options.debug):
+            raise
+        mistakes.append(f"kernels were not remembered for other models: internal error, {type(problem).__name__}: {problem}")
+    notes = (*outcome.notes, *bench.kernels.notes[before:], *mistakes)
+    return replace(outcome, notes=notes, seconds=bench.clock.seconds())
 
 
 def _unconfirmed(bench: Workbench, is_interrupted: bool = False) -> Outcome | None:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +33,7 @@ from rewriter.run.kernels import RunKernels
 from rewriter.run.proposing import Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
-from rewriter.run.timings import Timing, deciding_seconds
+from rewriter.run.timings import Speed, Timing, deciding_seconds
 from rewriter.run.workbench import Workbench
 from rewriter.search.candidate import Candidate
 from rewriter.search.matcher import Matcher, MatchPool
@@ -432,6 +433,25 @@ def test_a_second_measurement_that_does_not_end_leaves_the_first(source: Path, m
         answers += [Timing(1.0, 0.98, 0.1, 0.1, 0.98, 0.95, 1.01), BudgetSpent("no"), BudgetSpent("no")]
         judgement = judge._confirmed(source, [opened.trial, opened.trial], bench.task.feeds())
         assert "undecided: the most promising candidate took 0.980" in judgement.message and not answers, "the second has no time"
+
+
+def test_a_first_measurement_takes_nothing_from_what_the_device_decided(source: Path) -> None:
+    """What a processor says of two candidates says nothing of their times on a GPU."""
+    faster = Timing(1.0, 0.5, 0.1, 0.1, 0.5, 0.49, 0.51)
+
+    def spent(*_: object) -> Timing:
+        raise BudgetSpent("the budget ended")
+
+    acceptance: Any = SimpleNamespace(pair=lambda *_: faster, on_device=spent)
+    with workbench(source, RULES, deterministic=False) as bench:
+        checker, quarantine = checker_of(bench, proposals_of(bench))
+        proposal = next(iter(proposals_of(bench)))
+        judge = Judge(bench, quarantine)
+        trial = judge._timed(checker, acceptance, proposal)
+        assert trial is not None and trial.speed == Speed(latency=faster, paired=faster)
+        judge._best_right = replace(trial, speed=Speed(on_device=faster, paired=faster))
+        with pytest.raises(BudgetSpent):
+            judge._timed(checker, acceptance, proposal)
 
 
 def test_the_longer_part_of_a_measurement_does_without_what_opening_sessions_took(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -539,6 +539,21 @@ def test_kernels_are_remembered_for_other_models_when_the_result_is_written(
     assert run("b").improved and there == [True] and begun == [True], "nor is anything imported that makes writing longer"
 
 
+@pytest.mark.parametrize("problem", [ValueError("no"), KeyboardInterrupt()])
+def test_what_goes_wrong_while_kernels_are_remembered_takes_nothing_from_the_result(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: BaseException
+) -> None:
+    def learn(*_: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(RunKernels, "learn", learn)
+    monkeypatch.setattr(Judge, "judge", lambda _, proposals: Judgement(next(iter(proposals)).candidate))
+    monkeypatch.delenv("ONNX_SUPEROPT_DEBUG", raising=False)
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=list(RULES), budget=20, cache=tmp_path / "a")
+    assert outcome.improved and outcome.fault is None and outcome.nodes_after < outcome.nodes_before
+    assert any("remembered for other models" in note for note in outcome.notes) and "learn" in outcome.seconds
+
+
 def test_an_impression_is_as_short_as_the_time_that_is_left(source: Path) -> None:
     """A candidate that was built and found right is not given up for want of a tenth of a second."""
     with workbench(source, RULES) as bench:
