@@ -308,9 +308,11 @@ class CustomKernels:
         self._constants |= constant_inputs(graph)
         chosen = []
         for kernel in self._own(graph) if self._can_time else ():
+            if kernel in self.programs:
+                continue
             with suppress(InvalidBlock, Undecided):  # it is refused when it is asked for
                 known = kernel, time_of(self.store, kernel, self.sizes)  # once timed it may have other schedules
-                if kernel not in self.programs and known not in self._foreseen:
+                if known not in self._foreseen:
                     self._foreseen.add(known)
                     chosen.append(self._scheduled(kernel))
         if chosen:

@@ -195,17 +195,20 @@ class CpuKernels(CustomKernels):
 
     def _is_rough(self, kernel: Kernel) -> bool:
         """Whether products of a compiled kernel have numbers in fewer parts than floats are exact with."""
-        return any(s.parts not in parts_for(0.0) for schedules in self.programs[kernel].variants.schedules for s in schedules)
+        return any(map(_rounds_more, self.programs[kernel].variants.schedules))
 
     def _cost_of_refining(self, kernel: Kernel) -> float:
         """Microseconds more of a node, as far as times are known."""
-        known = recall_all(self.store, kernel, self.sizes)
         times: list[list[float]] = [[], []]
-        for result in known:
-            is_rough = any(schedule.parts not in parts_for(0.0) for schedule in result.schedules)
-            times[is_rough].append(result.microseconds or 0.0)
+        for result in recall_all(self.store, kernel, self.sizes):
+            times[_rounds_more(result.schedules)].append(result.microseconds or 0.0)
         exact, rough = times
         return min(exact) - min(rough) if exact and rough else 0.0
+
+
+def _rounds_more(schedules: Sequence[Schedule]) -> bool:
+    """Whether numbers of products are in fewer parts than floats are exact with."""
+    return any(schedule.parts not in parts_for(0.0) for schedule in schedules)
 
 
 def _has_parts(scheduled: Scheduled) -> bool:

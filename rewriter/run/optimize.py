@@ -308,14 +308,14 @@ def _recalled_or_decided(bench: Workbench) -> Outcome:
     if remembered is not None:
         return write(bench, decision)
     clock, is_free = bench.clock, not bench.task.options.keeps_to_budget
-    learns = decision.winner is not None and (is_free or clock.room("write") >= _LEARNING)
-    if decision.winner is not None and learns:
-        bench.kernels.prepare_to_learn(decision.winner)
+    learnable = decision.winner if is_free or clock.room("write") >= _LEARNING else None
+    if learnable is not None:
+        bench.kernels.prepare_to_learn(learnable)
     outcome = write(bench, decision)
     verdicts.remember(decision, outcome)
     bench.store.flush()
-    if decision.winner is not None and learns and (is_free or clock.left() >= _LEARNING):
-        outcome = _learned(bench, decision.winner, outcome)
+    if learnable is not None and (is_free or clock.left() >= _LEARNING):
+        outcome = _learned(bench, learnable, outcome)
     return replace(outcome, file_notes=tuple(bench.notes.files))
 
 
