@@ -7,7 +7,6 @@ several kernels, and none of them alone shows what they save together.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections import Counter
@@ -29,6 +28,7 @@ from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import DraftKernel, KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
+from rewriter.kernels.places import KernelPlace, Offer, Rivals, SettledPlace, best_first, end_of, ends_of
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, bind_dims, find_root_matches, join
@@ -60,10 +60,6 @@ PROVIDER = "cuda"
 _GUARD = "IsNaN"
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
-
-
-_Rivals = list[tuple[Direction, Sequence[Match]]]
-"""Kernels that read and write the same values, and their sites."""
 
 
 _LOOKING = 0.5
@@ -146,7 +142,7 @@ class KernelProposals:
         current = self._in_turn(moves, candidate, offers, left)
         if current is not candidate:
             yield current
-        singles = (self._confirmed(settled.child) for settled in _best_first(offers, lambda place: left() >= 0))
+        singles = (self._confirmed(settled.child) for settled in best_first(offers, lambda place: left() >= 0))
         yield from itertools.islice((child for child in singles if child is not None), _SINGLES)
         # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
         # a mask hides, where that is known by positions.
@@ -202,7 +198,7 @@ class KernelProposals:
         for place in self._places(graph):
             yield from place.kernels()
 
-    def _places(self, graph: Graph, left: Callable[[], float] = forever) -> Iterator[_KernelPlace]:
+    def _places(self, graph: Graph, left: Callable[[], float] = forever) -> Iterator[KernelPlace]:
         """Where kernels may stand in a graph: those of stored rules, then the fusable sets that are found while time is left."""
         covered: set[object] = set()
         for place in self._stored_places(graph):
@@ -219,7 +215,7 @@ class KernelProposals:
         for fusable, region in fresh:
             sites = [match for match in matches[region] if _may_have_types(graph, match)]
             for form in self._forms(fusable):
-                yield _KernelPlace(sites, partial(self._drafted_at, fusable, form, sites))
+                yield KernelPlace(sites, partial(self._drafted_at, fusable, form, sites))
 
     def _region(self, fusable: FusableSet) -> Direction:
         """A fusable set as a pattern: where it stands, so do the kernels that compute it."""
@@ -237,7 +233,7 @@ class KernelProposals:
         for place in self._stored_places(graph):
             yield from place.kernels()
 
-    def _stored_places(self, graph: Graph) -> Iterator[_KernelPlace]:
+    def _stored_places(self, graph: Graph) -> Iterator[KernelPlace]:
         """Where the kernels of stored rules may stand, those that read and write the same values together."""
         types = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
         present = frozenset(type_.dtype for type_ in types if type_ is not None) & _ELEMENTS
@@ -258,10 +254,10 @@ class KernelProposals:
             if is_lowered(stored.rule) and (reason := self._objection(self._reading(stored.rule, stored.types))):
                 self.reasons[reason] += 1
             else:
-                rivals.setdefault(_ends(at_sizes), []).append((stored, at_sizes))
+                rivals.setdefault(ends_of(at_sizes), []).append((stored, at_sizes))
         for together in rivals.values():
             lowered = any(is_lowered(stored.rule) for stored, _ in together)
-            yield _KernelPlace(together[0][1], partial(self._stored_at, graph, together), lowered)
+            yield KernelPlace(together[0][1], partial(self._stored_at, graph, together), lowered)
 
     @cached_property
     def _families(self) -> Collection[Sequence[tuple[int, Rule]]]:
@@ -275,17 +271,17 @@ class KernelProposals:
                 families.setdefault(look, []).append((place, rule))
         return families.values()
 
-    def _stored_at(self, graph: Graph, rivals: Sequence[tuple[_Stored, Sequence[Match]]]) -> _Rivals:
+    def _stored_at(self, graph: Graph, rivals: Sequence[tuple[_Stored, Sequence[Match]]]) -> Rivals:
         """The kernels of stored rules with the sizes of some places, and where they match there."""
-        made: _Rivals = []
+        made: Rivals = []
         for stored, sites in rivals:
             rule = self._specialised(self._reading(stored.rule, stored.types), stored.sizes)
             if rule is not None:
                 made.append((self._direction(rule), sites))
         values = {value for _, sites in made for match in sites for value in match.values}
         matches = _matches_of_all(graph, [direction for direction, _ in made], values)
-        at = {direction: set(_ends(sites)) for direction, sites in made}
-        here = {direction: [match for match in matches[direction] if _end(match) in at[direction]] for direction, _ in made}
+        at = {direction: set(ends_of(sites)) for direction, sites in made}
+        here = {direction: [match for match in matches[direction] if end_of(match) in at[direction]] for direction, _ in made}
         return [(direction, sites) for direction, sites in here.items() if sites]
 
     def proved(self, fusable: FusableSet) -> Iterator[Direction]:
@@ -299,7 +295,7 @@ class KernelProposals:
             except NotFusable as reason:
                 self.reasons[str(reason)] += 1
 
-    def _drafted_at(self, fusable: FusableSet, form: Form, sites: Sequence[Match]) -> _Rivals:
+    def _drafted_at(self, fusable: FusableSet, form: Form, sites: Sequence[Match]) -> Rivals:
         """The kernel of a fusable set in a form, neither proved nor tested where it was not already; nothing where there is none.
 
         Args:
@@ -368,33 +364,33 @@ class KernelProposals:
             self._readings[rule.id, types] = _StoredReading(rule, types, kernel, direction, is_stored)
         return self._readings[rule.id, types]
 
-    def _offers(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> list[_Offer]:
+    def _offers(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> list[Offer]:
         """What kernels may save at each place of a candidate, as far as the time allows to look for places."""
         least = left() * (1 - _LOOKING)
         offers = []
         for place in self._places(candidate.graph, lambda: left() - least):
             most = moves.most_saved(candidate, place.sites)
-            offers.append(_Offer(place, most, partial(self._settled, moves, candidate, place)))
+            offers.append(Offer(place, most, partial(self._settled, moves, candidate, place)))
         return offers
 
-    def _settled(self, moves: Moves, candidate: Candidate, place: _KernelPlace) -> _Settled | None:
+    def _settled(self, moves: Moves, candidate: Candidate, place: KernelPlace) -> SettledPlace | None:
         """The kernels of a place, and the candidate with the cheapest of them alone; ``None`` where that saves nothing."""
         rivals = self._cheapest_first(moves, candidate, place.kernels())
         child = self._priced(moves, candidate, rivals[0][1]) if rivals else None
-        return None if child is None or child.moves[-1].gain <= 0 else _Settled(rivals, child)
+        return None if child is None or child.moves[-1].gain <= 0 else SettledPlace(rivals, child)
 
-    def _in_turn(self, moves: Moves, candidate: Candidate, offers: Sequence[_Offer], left: Callable[[], float]) -> Candidate:
+    def _in_turn(self, moves: Moves, candidate: Candidate, offers: Sequence[Offer], left: Callable[[], float]) -> Candidate:
         """The candidate after the best kernels in turn, as far as the time allows."""
         current = candidate
 
-        def is_wanted(place: _KernelPlace) -> bool:
+        def is_wanted(place: KernelPlace) -> bool:
             return left() >= 0 and any(match.still_holds(current.graph) for match in place.sites)
 
-        for settled in _best_first(offers, is_wanted):
+        for settled in best_first(offers, is_wanted):
             current = self._with_best(moves, current, settled.rivals)
         return current
 
-    def _cheapest_first(self, moves: Moves, candidate: Candidate, rivals: _Rivals) -> _Rivals:
+    def _cheapest_first(self, moves: Moves, candidate: Candidate, rivals: Rivals) -> Rivals:
         """Rivals by the prices of their kernels alone, as all else that they change is the same; without those that have none."""
         if len(rivals) <= 1:
             return rivals
@@ -413,7 +409,7 @@ class KernelProposals:
             self.reasons[str(problem)] += 1
             return math.inf
 
-    def _with_best(self, moves: Moves, candidate: Candidate, rivals: _Rivals) -> Candidate:
+    def _with_best(self, moves: Moves, candidate: Candidate, rivals: Rivals) -> Candidate:
         """The candidate with the first of some rivals that stands, as long as that saves something."""
         for _, matches in rivals:  # a kernel that was put in place makes none of them match anywhere else
             following = self._priced(moves, candidate, matches)
@@ -502,86 +498,6 @@ class _Stored:
     rule: Rule
     types: _Types
     sizes: _Sizes
-
-
-@dataclass(frozen=True, slots=True)
-class _KernelPlace:
-    """Where kernels may stand that read and write the same values.
-
-    Attributes:
-        sites: matches of what they compute.
-        kernels: builds them; what was built is kept by whoever builds it.
-        is_lowered: one of them is a stored rule of the lowering's, in whose place nothing is built.
-    """
-
-    sites: Sequence[Match]
-    kernels: Callable[[], _Rivals]
-    is_lowered: bool = False
-
-    @property
-    def ends(self) -> Sequence[object]:
-        """The values that each site writes and reads."""
-        return _ends(self.sites)
-
-
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    """The kernels of a place with a price.
-
-    Attributes:
-        rivals: the cheapest first.
-        child: the candidate with that one alone, which may be a draft.
-    """
-
-    rivals: _Rivals
-    child: Candidate
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """A place in a candidate, and what its kernels may save there.
-
-    Attributes:
-        most: microseconds that none of them saves more than.
-        settle: builds and prices them; ``None`` where they save nothing.
-    """
-
-    place: _KernelPlace
-    most: float
-    settle: Callable[[], _Settled | None]
-
-    @cached_property
-    def settled(self) -> _Settled | None:
-        return self.settle()
-
-    @property
-    def saving(self) -> float:
-        """Microseconds that the best of the kernels saves, or no more than which it saves while nobody knows that."""
-        if "settled" not in self.__dict__:
-            return self.most
-        return 0.0 if self.settled is None else self.settled.child.moves[-1].gain
-
-
-def _best_first(offers: Sequence[_Offer], is_wanted: Callable[[_KernelPlace], bool]) -> Iterator[_Settled]:
-    """The kernels that save something, those of the place first where they save most.
-
-    Kernels are built and priced when no others may save more than the nodes at their place take. So those of a place that
-    another's kernel took meanwhile never are.
-
-    Args:
-        is_wanted: asked of a place whose turn it is.
-    """
-    waiting = [(-offer.saving, number) for number, offer in enumerate(offers)]
-    heapq.heapify(waiting)
-    while waiting and waiting[0][0] < 0:
-        expected, number = heapq.heappop(waiting)
-        offer = offers[number]
-        if not is_wanted(offer.place) or offer.settled is None:
-            continue
-        if offer.saving < -expected:
-            heapq.heappush(waiting, (-offer.saving, number))
-        else:
-            yield offer.settled
 
 
 _Types = tuple[tuple[DataType, DataType], ...]
@@ -691,15 +607,6 @@ def _kernel_of(rule: Rule) -> Kernel:
     kernel = kernel_of_rule(rule)
     assert kernel is not None
     return kernel
-
-
-def _end(match: Match) -> object:
-    """The values that a kernel at a site writes and reads."""
-    return tuple(sorted(match.values)), frozenset(value for _, value in match.variables)
-
-
-def _ends(sites: Sequence[Match]) -> Sequence[object]:
-    return tuple(map(_end, sites))
 
 
 def _by_sizes(graph: Graph, reading: _StoredReading, matches: Sequence[Match]) -> dict[_Sizes, list[Match]]:
