@@ -6,7 +6,8 @@ MODELS is a folder as of `tools.bench.gpu_models`. Each run is a process of the 
 the model's earlier runs left, or the one that runs of other models left; so is its budget. Then all files that were written,
 the original, the original once more and perhaps torch take turns as captured CUDA graphs in one set of rounds, so that what one
 run wrote is compared with what another did and not with what that run measured of itself. A run that kept the original counts as
-the original's time. Caches stay in DIR/caches: ``python -m tools.ship.known`` makes what ships of them.
+the original's time. Torch compiles before all runs, which nothing disturbs then. Caches stay in DIR/caches:
+``python -m tools.ship.known`` makes what ships of them.
 """
 
 from __future__ import annotations
@@ -259,6 +260,7 @@ def table_of(results: Sequence[Repeated]) -> Table:
 @click.option("--option", "options", multiple=True, help="Another argument of onnx-superopt; repeatable.")
 @click.option("--torch", "modes", multiple=True, type=click.Choice(list(TORCH_MODES)), help="torch beside them; repeatable.")
 @click.option("--torch-seconds", default=240.0, show_default=True, help="Time limit of a torch process until it is compiled.")
+@click.option("--torch-jobs", default=1, show_default=True, help="Models that torch compiles at a time, before any run.")
 @click.option("--rounds", default=30, show_default=True, help="Rounds of timing.")
 @click.option("--block", default=15.0, show_default=True, help="Milliseconds of replays that each file gets in a round.")
 @click.option("--seconds", default=math.inf, help="No model is begun after so long.")
@@ -274,6 +276,7 @@ def main(
     options: tuple[str, ...],
     modes: tuple[str, ...],
     torch_seconds: float,
+    torch_jobs: int,
     rounds: int,
     block: float,
     seconds: float,
@@ -283,7 +286,9 @@ def main(
     console, began = Console(width=200), time.monotonic()
     caches = work / "caches"
     results: list[Repeated] = []
-    for name in chosen_models(models, only):
+    names = chosen_models(models, only)
+    torch = open_torch(models, names, modes, provider, CLOCKS[0], torch_seconds, torch_jobs) if modes else {}
+    for name in names:
         if time.monotonic() - began > seconds:
             console.print(f"{name}: not begun: out of time")
             continue
@@ -296,8 +301,7 @@ def main(
             onnx.save(fill(read_skeleton(models / f"{name}.skeleton")), source)
         plan = draw(random.Random(f"{seed} {name}"), runs, budgets, not (caches / "others").exists())
         done = run_all(name, source, plan, caches, ["--provider", provider, *options])
-        torch = open_torch(models, [name], modes, provider, CLOCKS[0], torch_seconds, len(modes)) if modes else {}
-        results.append(time_all(name, source, done, {mode: torch[name, mode] for mode in modes}, provider, rounds, block))
+        results.append(time_all(name, source, done, {mode: torch.pop((name, mode)) for mode in modes}, provider, rounds, block))
         for number, run in enumerate(done):
             timing = results[-1].timings[number]
             told = "original" if timing is None else f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]"
@@ -310,6 +314,9 @@ def main(
         if json_file is not None:
             record = {"environment": environment(provider), "models": [_plain(result) for result in results]}
             json_file.write_text(json.dumps(record, indent=1))
+    for remote in torch.values():
+        if isinstance(remote, Remote):
+            remote.close()
     if results:
         console.print(table_of(results))
 
