@@ -276,16 +276,32 @@ class Acceptance:
                     errors[output].append(error)
         return [worst(of_output) for of_output in errors], right
 
-    def excess(self, errors: Sequence[Error]) -> float:
+    def miss(self, errors: Sequence[Error]) -> tuple[float, str]:
         """How many times as far from the reference as it may be the worst output is, about: as on the inputs that are timed.
 
         Args:
             errors: of :meth:`judge_outputs`.
+
+        Returns:
+            that, and in words which output misses most, by which measure.
         """
-        pairs = list(zip(errors, self.own_errors_by_output(), self.floors, strict=True))
-        measures = [(e.relative_l2, 2 * own.relative_l2 + floor) for e, own, floor in pairs]
-        measures += [(e.max_over_rms, 2 * own.max_over_rms + 8 * floor) for e, own, floor in pairs]
-        return max((error / allowed for error, allowed in measures if allowed), default=math.inf)
+        worst_of_all = 0.0, "the outputs are not what they have to be"
+        rows = zip(self.output_names, errors, self.own_errors_by_output(), self.floors, strict=True)
+        for name, error, own, floor in rows:
+            for measure, found, its_own, least in (
+                (f"relative error {error.relative_l2:.1e} of {name}", error.relative_l2, own.relative_l2, floor),
+                (f"error max/rms {error.max_over_rms:.1e} of {name}", error.max_over_rms, own.max_over_rms, 8 * floor),
+            ):
+                allowed = 2 * its_own + least
+                excess = found / allowed if allowed else math.inf if found else 0.0
+                if excess > worst_of_all[0]:
+                    worst_of_all = excess, f"{measure}, the original has {its_own:.1e}"
+        return worst_of_all
+
+    @property
+    def output_names(self) -> list[str]:
+        """What messages call the outputs."""
+        return [self.model.tables.names[value] or f"value {value}" for value in self.model.graph.outputs]
 
     def is_right_sealed(self, path: Path) -> bool:
         """Whether a candidate's file is acceptable as it is run where the library of its custom kernels is.
