@@ -158,13 +158,13 @@ class Checker:
         return self._bench.kernels.refine(candidate, _LEFT_OF_ERRORS / objection.excess**2)
 
     def _has_time_to_find_out(self, moves: int, taken: float) -> bool:
-        """Whether the budget allows to find the move that breaks a candidate, and to build what is left of that.
+        """Whether the budget allows to find the move that breaks a candidate, and to build and time what is left of that.
 
         Args:
             moves: of the candidate.
-            taken: seconds to build it.
+            taken: seconds to build it, which a first impression of its speed takes, too, about.
         """
-        return self._has_time((math.ceil(math.log2(max(moves, 1))) + 1) * taken)
+        return self._has_time((math.ceil(math.log2(max(moves, 1))) + 2) * taken)
 
     def _has_time(self, seconds: float) -> bool:
         """Whether the budget allows for something before the candidate is decided about."""

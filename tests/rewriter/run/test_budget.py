@@ -351,6 +351,17 @@ def test_a_guilty_rule_is_looked_for_only_where_that_fits(source: Path, monkeypa
         assert any("the budget ended before the rule that breaks it could be found" in line for line in bench.notes.lines)
 
 
+@pytest.mark.parametrize("room, fits", [(3.0, True), (2.9, False)])
+def test_a_guilty_rule_is_looked_for_where_what_is_left_can_be_timed(
+    source: Path, monkeypatch: pytest.MonkeyPatch, room: float, fits: bool
+) -> None:
+    """Of two rules one is tried by itself, then what is left is built, and timed."""
+    monkeypatch.setattr(Clock, "room", lambda *_: room)
+    with workbench(source, RULES, deterministic=False) as bench:
+        checker, _ = checker_of(bench, proposals_of(bench))
+        assert checker._has_time_to_find_out(2, 1.0) == fits
+
+
 def test_where_there_is_no_time_to_look_kernels_that_none_had_that_is_right_are_left_out(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
