@@ -1,4 +1,4 @@
-"""The process that compiles for :class:`rewriter.kernels.triton.compile.Compiler`: nothing of the project is imported beside it.
+"""The process that compiles for :class:`rewriter.kernels.triton.compile.Compiler`: little of the project is imported beside it.
 
 A run starts as many of these as there are cores, while it reads its model and its rules: what each imports the run waits for.
 """
@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from rewriter.kernels.machine_code import keeps_operands, overwritten_operands
 
 __all__ = ["Job", "Reply", "merge_ptx", "serve"]
 
@@ -130,7 +132,10 @@ def _compiled(job: Job) -> tuple[dict[str, Any], bytes]:
     head = {"functions": functions}
     if job.is_ptx:
         return head, merge_ptx(texts).encode()
-    return head, cubins[0] if len(cubins) == 1 else _assemble(merge_ptx(texts), number)
+    image = cubins[0] if len(cubins) == 1 else _assemble(merge_ptx(texts), number)
+    if any(map(keeps_operands, texts)) and (wrong := overwritten_operands(image, triton.knobs.nvidia.nvdisasm.path)):
+        raise ValueError(f"{wrong[0]}: ptxas overwrites an operand that a loop reads again; that of CUDA 13.3 does not")
+    return head, image
 
 
 def merge_ptx(texts: Sequence[str]) -> str:

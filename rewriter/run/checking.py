@@ -85,6 +85,9 @@ class Checker:
     bisection finds guilty of a miss is in the quarantine and in no later trial; that kernels which do not compile are in no
     later trial either.
 
+    Where there is no time for bisection, what a candidate is tried without are its kernels that were in none that passed: rules
+    about nodes hold in whatever runs these, a kernel is what two compilers made of it. Later proposals do without them, too.
+
     Attributes:
         ran_out: whether the budget did not allow to find out what breaks a proposal.
         objection: to the proposal that was checked last, where it did not pass.
@@ -94,12 +97,13 @@ class Checker:
         self._bench, self._search, self._quarantine, self._acceptance = bench, search, quarantine, acceptance
         self.ran_out, self.objection = False, ""
         self._has_passed = False
+        self._cleared, self._doubted = set[str](), set[str]()
 
     def check(self, proposal: Proposal) -> Opened | None:
         """The proposal without what does not work, where that still saves something."""
         search, kernels, proposed = self._search, self._bench.kernels, proposal.candidate
         self.objection = "nothing is saved without what cannot be used"
-        candidate = search.without(proposed, self._quarantine.rules | kernels.refused(proposed))
+        candidate = search.without(proposed, self._quarantine.rules | self._doubted | kernels.refused(proposed))
         candidate = self._compiled(candidate)
         while self._is_worth(candidate) or (proposal.was_faster and candidate.moves):
             began = self._bench.clock.left()
@@ -108,6 +112,7 @@ class Checker:
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
                 trial = replace(built.trial, conditions=_conditions(missing), assumed=search.assumed(candidate))
                 self._has_passed = True
+                self._cleared |= {move.direction.rule.id for move in candidate.moves}
                 return replace(built, trial=trial)
             self.objection, taken = built.words, began - self._bench.clock.left()
             if not candidate.moves:
@@ -120,9 +125,16 @@ class Checker:
                 candidate = self._compiled(candidate)
                 continue
             if not self._has_time_to_find_out(len(candidate.moves), taken):
-                self._bench.notes.add(f"{built.words}; the budget ended before the rule that breaks it could be found")
                 self.ran_out = True
-                return None
+                doubted = kernels.rules_of(candidate) - self._cleared
+                ended = f"{built.words}; the budget ended before the rule that breaks it could be found"
+                if not doubted or not self._has_time(taken):
+                    self._bench.notes.add(ended)
+                    return None
+                self._bench.notes.add(f"{ended}: left out are all kernels that no candidate had which is right")
+                self._doubted |= doubted
+                candidate = search.without(candidate, doubted)
+                continue
             self._quarantine_guilty(candidate, built.words)
             candidate = search.without(candidate, self._quarantine.rules)
         return None
@@ -146,13 +158,13 @@ class Checker:
         return self._bench.kernels.refine(candidate, _LEFT_OF_ERRORS / objection.excess**2)
 
     def _has_time_to_find_out(self, moves: int, taken: float) -> bool:
-        """Whether the budget allows to find the move that breaks a candidate, and to build what is left of that.
+        """Whether the budget allows to find the move that breaks a candidate, and to build and time what is left of that.
 
         Args:
             moves: of the candidate.
-            taken: seconds to build it.
+            taken: seconds to build it, which a first impression of its speed takes, too, about.
         """
-        return self._has_time((math.ceil(math.log2(max(moves, 1))) + 1) * taken)
+        return self._has_time((math.ceil(math.log2(max(moves, 1))) + 2) * taken)
 
     def _has_time(self, seconds: float) -> bool:
         """Whether the budget allows for something before the candidate is decided about."""
@@ -203,8 +215,8 @@ class Checker:
             return _Objection(fused)
         if not right:
             path.unlink()
-            words = f"relative error {error.relative_l2:.1e}, the original has {acceptance.own_error().relative_l2:.1e}"
-            return _Objection(words, acceptance.excess(errors))
+            excess, words = acceptance.miss(errors)
+            return _Objection(words, excess)
         if not sealed:
             path.unlink()
             return _Objection("onnxruntime's optimisers make another function of what is around custom kernels")

@@ -55,6 +55,10 @@ _COMPILING = 2.5
 _GLANCING = 1.2
 """Seconds to compile and run once what kernels of the best candidate were never run."""
 
+_WRONG = (
+    "undecided: what seemed faster by the cost model is not right, and the budget ended before the rule that breaks it could be "
+    "found; the original was kept, and another run with a larger --budget may tell"
+)
 _EVALUATED = (
     "bfloat16, which the CPU provider cannot run: original and result were not run, but evaluated by what their operators "
     "mean, each value rounded to its own type"
@@ -116,6 +120,7 @@ class Judge:
         self._took = self._pace = (0.0, 0.0)
         self._known: accept.Acceptance | Judgement | None = None
         self._own_errors: list[Error] = []
+        self._outputs: list[str] = []
         self._tried: dict[int, Tried] = {}
 
     def prepare(self, *, times: bool) -> None:
@@ -190,6 +195,8 @@ class Judge:
             self._ran(*self._took, True)
         trials, all_tried = self._ranked(checker, acceptance, proposals)
         acceptance.close()
+        if not trials and checker.ran_out:
+            return replace(self._kept(_WRONG), is_undecided=True)
         judgement = self._confirmed(self._original(), trials, acceptance.feeds)
         return judgement if all_tried else replace(judgement, is_undecided=judgement.winner is None)
 
@@ -247,17 +254,14 @@ class Judge:
         self._own_errors = acceptance.own_errors_by_output()
         if acceptance.unprobed:
             self._bench.notes.add(f"the original does not run {', nor '.join(acceptance.unprobed)}: nothing was compared there")
-        errors = zip(self._output_names(), self._own_errors, strict=False)
+        self._outputs = acceptance.output_names
+        errors = zip(self._outputs, self._own_errors, strict=True)
         far = [f"{name} (relative error {error.relative_l2:.1e})" for name, error in errors if not error.is_small]
         if far and not acceptance.quantizes:
             self._bench.notes.add(
                 f"onnxruntime itself is far from exact numbers: {', '.join(far)}; results had to be what it gives"
             )
         return acceptance
-
-    def _output_names(self) -> list[str]:
-        model = self._bench.task.model
-        return [model.tables.names[value] or f"value {value}" for value in model.graph.outputs]
 
     def _ran(self, opening: float, running: float, is_captured: bool) -> None:
         """Notes what the steps to come will take, now that opening and running the original are known.
@@ -537,7 +541,7 @@ class Judge:
         notes = notes_on_branches(self._bench.task.model, self._entered, trial.candidate)
         self._bench.notes.add(*trial.conditions, *notes)
         self._settle_trial(trial, "written")
-        errors = zip(self._output_names(), self._own_errors, trial.errors, strict=False)
+        errors = zip(self._outputs, self._own_errors, trial.errors, strict=False)
         return Judgement(
             trial.candidate,
             error_before=self._own_error,

@@ -26,6 +26,7 @@ from rewriter.search.explain import NearMiss
 from rewriter.search.strategy import STRATEGIES, MoveKind
 from rules_db.entries import RuleBook
 from rules_db.trust.certificate import Trust
+from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule
 
 __all__ = ["RunKernels", "has_kernels", "open_kernels"]
@@ -177,6 +178,10 @@ class RunKernels:
             deadline: as :meth:`tune` has one.
         """
         return self._custom is not None and self._custom.glance(candidate.graph, deadline)
+
+    def rules_of(self, candidate: Candidate) -> set[str]:
+        """Ids of a candidate's rules that put kernels into it."""
+        return {move.direction.rule.id for move in candidate.moves if kernel_of_rule(move.direction.rule) is not None}
 
     def refused(self, candidate: Candidate) -> set[str]:
         """Ids of a candidate's rules whose kernels cannot be used."""

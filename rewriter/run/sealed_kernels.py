@@ -25,14 +25,14 @@ def seal_kernels(model: ModelProto) -> bool:
     """Seals the custom kernels of a model, in place; whether there are any.
 
     The condition is an input with a value that holds where nothing is fed. Both branches are the kernel. Where the model
-    dequantises they read what nodes give through sequences of one entry, which the optimisers do not look into either: bodies
-    that read it by themselves let onnxruntime end the process (docs/upstream.md).
+    dequantises they read what nodes give through a Loop of one iteration that takes it as an operand, which the optimisers do not
+    look into either: bodies that read it by themselves let onnxruntime end the process (docs/upstream.md).
     """
     graphs = list(graphs_within(model.graph))
     if not any(node.domain == KERNEL_DOMAIN for graph in graphs for node in graph.node):
         return False
     supply = NameSupply(names_in_use(model.graph))
-    condition, first = supply.fresh("sealed"), supply.fresh("first")
+    condition, once = supply.fresh("sealed"), supply.fresh("once")
     wrapped = set[str]()
     if any(node.op_type == "DequantizeLinear" for graph in graphs for node in graph.node):
         wrapped = {name for graph in graphs for node in graph.node for name in node.output}
@@ -40,25 +40,24 @@ def seal_kernels(model: ModelProto) -> bool:
         nodes = [
             new
             for node in graph.node
-            for new in (_sealed(node, condition, first, wrapped, supply) if node.domain == KERNEL_DOMAIN else (node,))
+            for new in (_sealed(node, condition, once, wrapped, supply) if node.domain == KERNEL_DOMAIN else (node,))
         ]
         copies = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
         del graph.node[:]
         graph.node.extend(copies)
     model.graph.input.append(onnx.helper.make_tensor_value_info(condition, onnx.TensorProto.BOOL, []))
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(True), condition))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), first))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(1), once))
     return True
 
 
-def _sealed(node: NodeProto, condition: str, first: str, wrapped: Set[str], supply: NameSupply) -> Iterator[NodeProto]:
-    """A kernel within an If, and before it what takes operands through sequences."""
+def _sealed(node: NodeProto, condition: str, once: str, wrapped: Set[str], supply: NameSupply) -> Iterator[NodeProto]:
+    """A kernel within an If, and before it what takes operands through loops."""
     names: dict[str, str] = {}
     for name in dict.fromkeys(node.input):
         if name in wrapped:
-            sequence, names[name] = supply.fresh(name), supply.fresh(name)
-            yield onnx.helper.make_node("SequenceConstruct", [name], [sequence])
-            yield onnx.helper.make_node("SequenceAt", [sequence, first], [names[name]])
+            names[name] = supply.fresh(name)
+            yield _through_a_loop(name, names[name], once, supply)
     branches = {}
     for branch in ("then_branch", "else_branch"):
         call = NodeProto()
@@ -67,6 +66,19 @@ def _sealed(node: NodeProto, condition: str, first: str, wrapped: Set[str], supp
         call.output[:] = [supply.fresh(name) for name in node.output]
         branches[branch] = onnx.helper.make_graph([call], branch, [], [ValueInfoProto(name=name) for name in call.output])
     yield onnx.helper.make_node("If", [condition], list(node.output), node.name, **branches)
+
+
+def _through_a_loop(value: str, name: str, once: str, supply: NameSupply) -> NodeProto:
+    """A Loop of one iteration that gives a value, of any element type and at any opset, by another name."""
+    count, going_on, taken, still, given = (supply.fresh(name) for _ in range(5))
+    inputs = [
+        onnx.helper.make_tensor_value_info(count, onnx.TensorProto.INT64, []),
+        onnx.helper.make_tensor_value_info(going_on, onnx.TensorProto.BOOL, []),
+        ValueInfoProto(name=taken),
+    ]
+    outputs = [onnx.helper.make_tensor_value_info(still, onnx.TensorProto.BOOL, []), ValueInfoProto(name=given)]
+    nodes = [onnx.helper.make_node("Identity", [going_on], [still]), onnx.helper.make_node("Identity", [taken], [given])]
+    return onnx.helper.make_node("Loop", [once, "", value], [name], body=onnx.helper.make_graph(nodes, "once", inputs, outputs))
 
 
 def write_sealed(path: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from mugraph.domains.base import FLOATS
 from mugraph.ops import traits_of
@@ -24,26 +24,32 @@ def is_elementwise(op: str) -> bool:
 
 
 def _plain(roots: Sequence[Term], inputs: Mapping[str, TensorType]) -> list[Term]:
-    """Terms without composite operators; Softmax stays where a product takes it."""
+    """Terms without composite operators; Softmax stays where a product takes it, which others may only come to be."""
     current = list(roots)
     while True:
         types = infer_types(current, inputs)
-        products = [part.inputs[0] for part in walk(current) if part.op == "MatMul"]
-        kept = {part for root in products for part in _guarded(root)}
-        done: dict[Term, Term] = {}
-        for part in walk(current):
-            operands = [done[i] for i in part.inputs]
-            replacement = None
-            if part.inputs and operands == list(part.inputs) and not (part.op == "Softmax" and part in kept):
-                replacement = expanded(part, types)
-            if replacement is not None:
-                done[part] = replacement
-            else:
-                done[part] = make(part.op, operands, part.attrs, part.out) if part.inputs else part
-        following = [done[root] for root in current]
+        following = _expanded_once(current, types, {part for part in walk(current) if part.op == "Softmax"})
+        if following == current:
+            products = [part.inputs[0] for part in walk(current) if part.op == "MatMul"]
+            following = _expanded_once(current, types, {part for root in products for part in _guarded(root)})
         if following == current:
             return current
         current = following
+
+
+def _expanded_once(roots: Sequence[Term], types: Mapping[Term, TensorType], kept: Set[Term]) -> list[Term]:
+    """Terms in which composite operators, of which no operand is one, are what defines them, but for those kept."""
+    done: dict[Term, Term] = {}
+    for part in walk(roots):
+        operands = [done[i] for i in part.inputs]
+        replacement = None
+        if part.inputs and operands == list(part.inputs) and part not in kept:
+            replacement = expanded(part, types)
+        if replacement is not None:
+            done[part] = replacement
+        else:
+            done[part] = make(part.op, operands, part.attrs, part.out) if part.inputs else part
+    return [done[root] for root in roots]
 
 
 def _guarded(weights: Term) -> list[Term]:
@@ -70,8 +76,17 @@ def softmax_of(weights: Term) -> tuple[Term, bool] | None:
     if weights.op == "Div" and weights.inputs[0].op == "Exp":
         powers, total = weights.inputs
         if total.op == "ReduceSum" and total.inputs[0] is powers and total.attr("axes") == (-1,):
-            return powers.inputs[0], guarded
+            return _unshifted(powers.inputs[0]), guarded
     return None
+
+
+def _unshifted(scores: Term) -> Term:
+    """Scores from which the greatest of their row was subtracted, without that: a softmax finds it as it goes along."""
+    if scores.op == "Sub":
+        plain, greatest = scores.inputs
+        if greatest.op == "ReduceMax" and greatest.inputs[0] is plain and greatest.attr("axes") == (-1,):
+            return plain
+    return scores
 
 
 def positioned_scores(scores: Term) -> tuple[Term | None, Term]:

@@ -14,7 +14,7 @@ from mugraph.blocks.interp import evaluate_body, evaluate_kernel
 from mugraph.blocks.operator import kernel_of
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.sizes import retyped, specialised
-from mugraph.blocks.statements import Compute, Dot, Load, Predicate
+from mugraph.blocks.statements import Compute, Dot, Load, Predicate, Reduce
 from mugraph.domains.real import Real
 from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, TensorType
@@ -120,6 +120,24 @@ def test_softmax_spelt_out_is_attention_too() -> None:
     text = f"MatMul(Div({scores}, ReduceSum[axes=(-1,),keepdims=true]({scores})), v)"
     block = checked(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": (2, 7, 4)}, [text]))
     assert [a.monoid for a in block.accumulators] == ["softmax"]
+
+
+SHIFTED = "Exp(Sub(MatMul(q, k), ReduceMax[axes=(-1,),keepdims=true](MatMul(q, k))))"
+WEIGHTS = "Softmax[axis=-1](MatMul(q, k))"
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (f"FusedMatMul[transB=true]({WEIGHTS}, v)", (2, 4, 7)),
+        (f"FusedMatMul[alpha=0.5]({WEIGHTS}, v)", (2, 7, 4)),
+        (f"MatMul(Div({SHIFTED}, ReduceSum[axes=(-1,),keepdims=true]({SHIFTED})), v)", (2, 7, 4)),
+    ],
+)
+def test_the_scores_of_a_softmax_are_computed_once(text: str, values: tuple[int, ...]) -> None:
+    """Whichever operator the product is, and where the softmax is spelt out with the greatest of each row."""
+    block = checked(built({"q": (2, 5, 4), "k": (2, 4, 7), "v": values}, [text]))
+    assert [a.monoid for a in block.accumulators] == ["softmax"] and kinds(block, Dot) == 1 and kinds(block, Reduce) == 0
 
 
 BIASED = {x: HEADS.format(f"Add({x}, b{x})") for x in "qkv"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from onnx.parser import parse_model
 
 from mugraph.onnx import load
 from rewriter import optimize
-from rewriter.reference import Evaluated
+from rewriter.reference import INFINITE, Error, Evaluated
 from rewriter.run import accept
 from rewriter.run.accept import Acceptance, NondeterministicModel
 from rewriter.runtime_env import RuntimeFailure, new_session
@@ -50,6 +51,21 @@ def test_a_model_that_rounds_differently_from_run_to_run_can_be_compared(tmp_pat
 def test_a_model_that_draws_random_numbers_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(NondeterministicModel, match="from run to run"):
         _compare(1e-3, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "excess"),
+    [
+        (Error(1e-4, 1e-6), "relative error 1.0e-04 of y, the original has 0.0e+00", 100),
+        (Error(1e-7, 1e-3), "error max/rms 1.0e-03 of y, the original has 0.0e+00", 125),
+        (INFINITE, "relative error inf of y, the original has 0.0e+00", math.inf),
+    ],
+)
+def test_what_misses_is_named_with_the_measure_by_which_it_does(
+    error: Error, said: str, excess: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, words = _compare(0.0, tmp_path, monkeypatch).miss([error])
+    assert words == said and found == pytest.approx(excess)
 
 
 _IF = """<ir_version: 10, opset_import: ["" : 20]> g (float16[N] x, bool c) => (float16[N] y, float16[{0}] z) {{

@@ -30,7 +30,7 @@ from rewriter.run.cleaning import Unclean
 from rewriter.run.clock import Clock, _scheduled, process_seconds
 from rewriter.run.judging import Judge
 from rewriter.run.kernels import RunKernels
-from rewriter.run.proposing import Proposals, Proposer
+from rewriter.run.proposing import Proposal, Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.timings import Speed, Timing, deciding_seconds
@@ -349,6 +349,58 @@ def test_a_guilty_rule_is_looked_for_only_where_that_fits(source: Path, monkeypa
         monkeypatch.setattr(Clock, "room", lambda *_: 0.0)
         assert checker.check(next(iter(proposals))) is None and not quarantine.rules
         assert any("the budget ended before the rule that breaks it could be found" in line for line in bench.notes.lines)
+
+
+@pytest.mark.parametrize("room, fits", [(3.0, True), (2.9, False)])
+def test_a_guilty_rule_is_looked_for_where_what_is_left_can_be_timed(
+    source: Path, monkeypatch: pytest.MonkeyPatch, room: float, fits: bool
+) -> None:
+    """Of two rules one is tried by itself, then what is left is built, and timed."""
+    monkeypatch.setattr(Clock, "room", lambda *_: room)
+    with workbench(source, RULES, deterministic=False) as bench:
+        checker, _ = checker_of(bench, proposals_of(bench))
+        assert checker._has_time_to_find_out(2, 1.0) == fits
+
+
+def test_where_there_is_no_time_to_look_kernels_that_none_had_that_is_right_are_left_out(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of this candidate and of later ones; what stood in a candidate that is right stays."""
+    tried: list[set[str]] = []
+    build = Checker._build
+
+    def rules_in(candidate: Candidate) -> set[str]:
+        return {move.direction.rule.id for move in candidate.moves}
+
+    def counted(self: Checker, candidate: Candidate) -> Any:
+        tried.append(rules_in(candidate))
+        return build(self, candidate)
+
+    monkeypatch.setattr(RunKernels, "rules_of", lambda _, candidate: rules_in(candidate) & {WRONG.id, CLAMP.id})
+    monkeypatch.setattr(Checker, "_has_time_to_find_out", lambda *_: False)
+    monkeypatch.setattr(Checker, "_build", counted)
+    kept, clamp, all_of_them = {RULES[0].id, CLAMP.id}, {CLAMP.id}, {RULES[0].id, CLAMP.id, WRONG.id}
+    with workbench(source, [*RULES, WRONG], deterministic=False) as bench:
+        proposals = proposals_of(bench)
+        candidate = next(iter(proposals)).candidate
+        checker, quarantine = checker_of(bench, proposals)
+        right = proposals.search.without(candidate, {RULES[0].id, WRONG.id})
+        assert checker.check(Proposal(right)) is not None and tried == [clamp] and not checker.ran_out
+        opened = checker.check(Proposal(candidate))
+        assert opened is not None and rules_in(opened.trial.candidate) == kept and tried[1:] == [all_of_them, kept]
+        assert checker.ran_out and not quarantine.rules
+        assert any("left out are all kernels that no candidate had which is right" in line for line in bench.notes.lines)
+        assert checker.check(Proposal(candidate)) is not None and tried[3:] == [kept]
+
+
+def test_a_budget_that_ends_before_the_guilty_rule_is_found_is_told(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checker, "_has_time_to_find_out", lambda *_: False)
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[WRONG], budget=20)
+    assert not outcome.improved and outcome.message.startswith(
+        "undecided: what seemed faster by the cost model is not right, and"
+    )
 
 
 @pytest.mark.parametrize("room, passed, again", [(1e6, False, 3), (0.0, False, 1), (1e6, True, 1)])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,12 @@ import pytest
 from onnx.parser import parse_model
 
 from mugraph.blocks.operator import KERNEL
+from mugraph.onnx import load
 from mugraph.onnx.scopes import graphs_within
 from rewriter import optimize
+from rewriter.reference import INFINITE, Error
 from rewriter.run.accept import Acceptance
+from rewriter.run.probes import InputProbe
 from rewriter.run.sealed_kernels import seal_kernels
 from rewriter.runtime_env import new_session
 from tools.fuzz.fates import Fate
@@ -56,6 +61,51 @@ def test_a_kernel_would_be_written_if_that_were_not_looked_at(tmp_path: Path, mo
     model = optimized(tmp_path)
     assert any(node.op_type == KERNEL for node in model.graph.node)
     assert reshaped_once_sealed(model).any(), "onnxruntime does right: the guard and docs/upstream.md can go"
+
+
+RECTIFIED = '<ir_version: 8, opset_import: ["" : 17]> g (float[2,2] x) => (float[2,2] y) { y = Relu(x) }'
+
+
+@pytest.mark.parametrize(
+    ("optimised", "unoptimised", "own", "right"),
+    [
+        (4e-6, -4e-6, Error(0, 0), True),  # both round more than the original, each in its own way
+        (1e-3, -4e-6, Error(0, 0), False),
+        (1e-3, 1e-3, Error(0, 0), True),  # whatever it is, no optimiser made it
+        (1e-3, -1e-3, INFINITE, False),
+        (0.5, -4e-6, Error(0.2, 1.0), False),
+    ],
+)
+@pytest.mark.parametrize("is_probe", [False, True])
+def test_what_rounding_makes_is_not_held_against_optimisers(
+    optimised: float, unoptimised: float, own: Error, right: bool, is_probe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is anything on a probe on which the original is far from the reference itself."""
+    path, feed = tmp_path / "m.onnx", {"x": np.array([[1, 2], [3, -4]], np.float32)}
+    onnx.save(parse_model(RECTIFIED), path)
+
+    class Off:
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        def run(self, _: object, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+            return [np.maximum(feed["x"], 0) * np.float32(1 + self.by)]
+
+    probes = [[InputProbe(feed, "a probe")]] if is_probe else []
+    acceptance = Acceptance(load(path), path, [feed], "cpu", probes=probes)
+    acceptance.own_errors[-1] = [own]
+    monkeypatch.setattr(Acceptance, "judge", lambda *_: (own, False))
+    monkeypatch.setattr(Acceptance, "open", lambda *_: Off(optimised))
+    plain = [Off(0.0).run(None, feed)] * is_probe + [Off(unoptimised).run(None, feed)]
+    monkeypatch.setattr(Acceptance, "_run_plainly", lambda *_: plain)
+    if is_probe:  # what is timed is as it was
+        monkeypatch.setattr(Off, "run", _first_exactly(Off.run))
+    assert acceptance.is_right_sealed(path) == (right or (is_probe and not own.is_small))
+
+
+def _first_exactly(run: Callable[..., list[np.ndarray]]) -> Callable[..., list[np.ndarray]]:
+    count = itertools.count()
+    return lambda self, names, feed: [np.maximum(feed["x"], 0)] if not next(count) else run(self, names, feed)
 
 
 def test_the_attack_sees_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,3 +161,17 @@ def test_kernels_behind_a_dequantised_value_are_sealed_and_the_process_lives(tmp
     y, z = new_session(model.SerializeToString()).run(None, {"x": x, "c": np.array(True)})
     assert np.array_equal(y, [2.0, -3.0])
     assert np.array_equal(z, 2 * y)
+
+
+OF_ANY_TYPE = """<ir_version: 8, opset_import: ["" : {opset}, "onnx.superopt" : 1]>
+    g (float[6] x) => ({kind}[6] y) <float s = {{0.5}}, uint8 o = {{3}}> {{
+        q = QuantizeLinear(x, s, o)  d = DequantizeLinear(q, s, o)  w = Cast<to = {number}>(d)  y = onnx.superopt.Kernel(w) }}
+    <opset_import: ["" : {opset}], domain: "onnx.superopt"> Kernel(p) => (r) {{ r = Identity(p) }}"""
+
+
+@pytest.mark.parametrize(("opset", "kind"), [(10, "float"), (13, "float16"), (16, "bfloat16"), (20, "bfloat16")])
+def test_kernels_behind_a_dequantised_value_are_sealed_at_any_opset_and_of_any_type(opset: int, kind: str) -> None:
+    """There were no sequences before opset 11, and there are none of bfloat16."""
+    model = parse_model(OF_ANY_TYPE.format(opset=opset, kind=kind, number=getattr(onnx.TensorProto, kind.upper())))
+    assert seal_kernels(model)
+    new_session(model.SerializeToString())
