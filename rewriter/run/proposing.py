@@ -147,10 +147,7 @@ class Proposals:
             again = search.replayed(candidate.moves)
             return Proposal(again if again.cost <= candidate.cost + 1e-6 else candidate)
         lifted = search.lifted(self.short, candidate)
-        whole = lifted.candidate
-        if any(move.gain <= 0 for move in whole.moves):  # the whole model may weigh differently
-            whole = search.simplified(whole)
-        return Proposal(whole, lifted.missing)
+        return Proposal(search.without_idle(lifted.candidate), lifted.missing)  # the whole model may weigh differently
 
     def _picked(self, graph: Graph) -> Iterator[Candidate]:
         """The candidates that are worth a trial, of those that the search found on ``graph``, each made when it is asked for."""

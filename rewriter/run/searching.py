@@ -172,6 +172,12 @@ class ModelSearch:
         """The candidate without the moves that it does not need."""
         return simplify(self.moves, self.model.graph if graph is None else graph, candidate)
 
+    def without_idle(self, candidate: Candidate) -> Candidate:
+        """The candidate without those of the moves that gained nothing that it does not need."""
+        if all(move.gain > 0 for move in candidate.moves):
+            return candidate
+        return simplify(self.moves, self.model.graph, candidate, doubtful=lambda move: move.gain <= 0)
+
     def without(self, candidate: Candidate, rules: Collection[str]) -> Candidate:
         """The candidate without the moves of some rules, and without those that then gain nothing."""
         kept = [move for move in candidate.moves if move.direction.rule.id not in rules]
