@@ -21,7 +21,7 @@ from rewriter.cost import CostModel, ProfileStore, RuntimeDirections
 from rewriter.run.branches import body_runs
 from rewriter.run.outcome import Assumed
 from rewriter.run.workbench import Workbench
-from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
+from rewriter.search.backtracking import Backtracking, Rest, Searched, SearchLimits
 from rewriter.search.candidate import Candidate, Move, RecordedMove
 from rewriter.search.directions import Direction
 from rewriter.search.guards import beyond_numbers
@@ -114,14 +114,19 @@ class ModelSearch:
     def _at(self, costs: CostModel) -> ModelSearch:
         return ModelSearch(self.model, costs, replace(self.search, moves=self.moves.priced_anew(costs)))
 
-    def run(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = ()) -> Searched:
+    def run(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = (), rest: Rest | None = None) -> Searched:
         """Candidates that beat a graph by the cost model. Ctrl-C ends the search with those until then.
 
         Args:
             banned: ids of rules to leave out.
             seeds: candidates from which it searches, too.
+            rest: of a glance, with which it goes on.
         """
-        return self.search.run(graph, banned, seeds)
+        return self.search.run(graph, banned, seeds, rest)
+
+    def glance(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = ()) -> Searched:
+        """As :meth:`run`, what it finds early."""
+        return self.search.glance(graph, banned, seeds)
 
     def shortened(self) -> ShortModel | None:
         """The model with its repeated layers shortened; ``None`` where there are none."""
