@@ -284,6 +284,8 @@ class Backtracking:
                     record.enter(child)
                     if expansion.is_stepwise and child.cost < alpha * record.leasts[_is_turned(child)]:
                         front.add(record, child)
+                if expansion.is_over():  # some of its children may be missing
+                    left.append(waiting)
                 front.idle[kind] += 1
                 for one, count in front.idle.items():
                     front.idle[one] = count if record.leasts.get(one) == before.get(one) else 0

@@ -79,6 +79,16 @@ def test_a_search_goes_on_where_a_glance_left_it() -> None:
     )
 
 
+@pytest.mark.parametrize("asks", range(1, 30))
+def test_what_the_time_ended_in_a_glance_is_done_when_there_is_more(asks: int) -> None:
+    graph = adapters(3, {1: 3, 2: 5})
+    search = backtracking([ASSOCIATIVE, FACTOR], alpha=4.0, patience=4)
+    left = iter(range(asks))
+    glance = replace(search, is_wanted=lambda: next(left, None) is not None).glance(graph)
+    whole = search.run(graph, rest=glance.rest)
+    assert {c.graph.digest for c in whole.better} == {c.graph.digest for c in search.run(graph).better}
+
+
 def test_other_starts_are_gone_on_from_too() -> None:
     graph = adapters(1)
     search = replace(backtracking([ASSOCIATIVE, FACTOR], alpha=1.0), starts=(merged,))
