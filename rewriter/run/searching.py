@@ -45,6 +45,9 @@ _MEASURING = 0.5
 """Share of the budget after which no cost is measured."""
 _CAUTION = 1.3
 """What a kernel that was not timed is taken to need in the end, over what the model of its schedules says (docs/search.md)."""
+_NEGLIGIBLE, _DISTURBED = 0.002, 0.02
+"""Share of a saving that is no reason for a move: by prices of a GPU, and of a processor, whose other work disturbs what is
+measured."""
 _SEARCHING = 0.2
 """Share of the budget that one search may take."""
 
@@ -175,13 +178,18 @@ class ModelSearch:
 
     def simplified(self, candidate: Candidate, graph: Graph | None = None) -> Candidate:
         """The candidate without the moves that it does not need."""
-        return simplify(self.moves, self.model.graph if graph is None else graph, candidate)
+        return simplify(self.moves, self.model.graph if graph is None else graph, candidate, self._negligible)
 
     def without_idle(self, candidate: Candidate) -> Candidate:
         """The candidate without those of the moves that gained nothing that it does not need."""
         if all(move.gain > 0 for move in candidate.moves):
             return candidate
-        return simplify(self.moves, self.model.graph, candidate, doubtful=lambda move: move.gain <= 0)
+        return simplify(self.moves, self.model.graph, candidate, self._negligible, lambda move: move.gain <= 0)
+
+    @property
+    def _negligible(self) -> float:
+        """The share of a saving that is no reason for a move."""
+        return _DISTURBED if self.costs.provider == "cpu" else _NEGLIGIBLE
 
     def without(self, candidate: Candidate, rules: Collection[str]) -> Candidate:
         """The candidate without the moves of some rules, and without those that then gain nothing."""

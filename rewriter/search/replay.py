@@ -12,9 +12,6 @@ from rewriter.search.moves import Moves
 
 __all__ = ["replay", "retrace", "retrace_sites", "simplify"]
 
-_NEGLIGIBLE = 0.002
-"""Share of a saving that is no reason for a move."""
-
 
 def _any(_: Move) -> bool:
     return True
@@ -46,7 +43,7 @@ def replay(moves: Moves, graph: Graph, taken: Sequence[Move]) -> Candidate:
 
 
 def simplify(
-    moves: Moves, graph: Graph, candidate: Candidate, tolerance: float = _NEGLIGIBLE, doubtful: Callable[[Move], bool] = _any
+    moves: Moves, graph: Graph, candidate: Candidate, tolerance: float = 0.0, doubtful: Callable[[Move], bool] = _any
 ) -> Candidate:
     """Leaves out the moves that the result does not need: without them it costs the same, up to ``tolerance`` of the saving.
 

@@ -266,6 +266,22 @@ def test_a_round_at_other_prices_takes_nothing_away(source: Path, monkeypatch: p
         assert {c.graph.digest for c in proposals.searched.better} == {c.graph.digest for c in rounds[0].better}
 
 
+@pytest.mark.parametrize("provider, share", [("cuda", 0.002), ("cpu", 0.02)])
+def test_more_is_given_up_for_fewer_moves_where_other_work_disturbs_prices(
+    provider: str, share: float, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU several moves of a hundredth each are a few hundredths of the model's time."""
+    given: list[float] = []
+    monkeypatch.setattr(
+        "rewriter.run.searching.simplify", lambda _, graph, candidate, given_up: given.append(given_up) or candidate
+    )
+    with workbench(source, RULES, device="h200" if provider == "cuda" else "cpu") as bench:
+        search = new_search(bench)
+        assert search.costs.provider == provider
+        search.simplified(search.start())
+    assert given == [share]
+
+
 def test_what_each_search_finds_early_comes_before_the_rest_of_either(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time ends most searches: it should be that of what hardly finds anything more."""
     asked: list[tuple[str, bool, list[int], bool]] = []
