@@ -44,6 +44,8 @@ _IMPRESSION = 1 / 40
 _PARTS = 8
 """An impression takes one of so many parts of the time that is left at most: of a candidate that is much faster a few rounds tell
 that, and to open and to capture it takes more than to time it."""
+_OPTIMISM = 0.75
+"""Share of its price that a candidate takes at least on a device, both beside the original's (docs/measuring.md)."""
 _ROUNDS = range(timings.LEAST_ROUNDS, 2, -1)
 """Rounds of two sessions in turn of which a measurement that decides has at least as many as fit into the budget."""
 _COMPARED = 5
@@ -363,7 +365,7 @@ class Judge:
         kept = self._kept("no candidate was left that can be built and is numerically right: the original was kept")
         return replace(kept, is_undecided=checker.ran_out)
 
-    def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Iterable[Proposal]) -> tuple[list[Trial], bool]:
+    def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Proposals) -> tuple[list[Trial], bool]:
         """The two most promising candidates that are right, the better first, and whether the budget allowed to try all.
 
         This only orders them.
@@ -371,7 +373,8 @@ class Judge:
         clock, all_tried = self._bench.clock, True
         ranked: list[Trial] = []
         first: Trial | None = None
-        remaining, longest = iter(proposals), 0.0
+        price = proposals.search.start().cost
+        remaining, longest = (proposal for proposal in proposals if not _is_hopeless(proposal, ranked, price)), 0.0
         for number in itertools.count():
             began = clock.left()
             if number and (began < _DECIDING * clock.budget or clock.room("decide", "write") < longest):
@@ -558,6 +561,18 @@ class Judge:
     def _kept(self, message: str) -> Judgement:
         """For the original."""
         return Judgement(message=message, error_before=self._own_error)
+
+
+def _is_hopeless(proposal: Proposal, ranked: Sequence[Trial], price: float) -> bool:
+    """Whether a proposal would have to take much less than its price to be better than what a device has told of another.
+
+    Args:
+        ranked: what was tried by now, the better first.
+        price: of the model as it came.
+    """
+    if proposal.was_faster or not (ranked and ranked[0].speed.is_decided_by_device):
+        return False
+    return _OPTIMISM * proposal.candidate.cost > ranked[0].speed.ratio * price
 
 
 def _in_order(trials: Sequence[Trial], first: Trial | None) -> list[Trial]:

@@ -147,10 +147,7 @@ class Proposals:
             again = search.replayed(candidate.moves)
             return Proposal(again if again.cost <= candidate.cost + 1e-6 else candidate)
         lifted = search.lifted(self.short, candidate)
-        whole = lifted.candidate
-        if any(move.gain <= 0 for move in whole.moves):  # the whole model may weigh differently
-            whole = search.simplified(whole)
-        return Proposal(whole, lifted.missing)
+        return Proposal(search.without_idle(lifted.candidate), lifted.missing)  # the whole model may weigh differently
 
     def _picked(self, graph: Graph) -> Iterator[Candidate]:
         """The candidates that are worth a trial, of those that the search found on ``graph``, each made when it is asked for."""
@@ -200,7 +197,7 @@ def _priced(
     kept = {candidate.graph.digest: candidate for candidate in (*leads, *best)}
     start, *priced = search.priced([searched.start, *kept.values()])
     better = sorted((c for c in priced if c.cost < start.cost), key=lambda c: (c.cost, len(c.moves)))
-    return replace(searched, start=start, better=tuple(better))
+    return replace(searched, start=start, better=tuple(better), rest=None)
 
 
 def _rules(candidate: Candidate) -> frozenset[str]:
@@ -280,31 +277,46 @@ class Proposer:
         """What a search finds at the prices that are known, and what it would find if none were.
 
         A known price of a step on the way can only be compared with known prices: beside estimates, which are low, a measured one
-        hides all that lies behind it.
+        hides all that lies behind it. The two are made in turns, first what each finds early: the time ends most searches.
 
         Args:
             carried: candidates from which it goes on, too, the best first.
         """
-        clock = self._bench.clock
+
+        def spare() -> float:
+            return max(self._bench.clock.spare(), 0.0)
+
         if not search.costs.store.costs:
-            found = search.within(max(clock.spare(), 0.0)).run(graph, banned, carried[:1])
+            found = search.within(spare()).run(graph, banned, carried[:1])
             self._lead(found)
             return found
-        spare = max(clock.spare(), 0.0)
-        blind = search.blind().within(spare / 2, descent=spare).run(graph, banned, carried[:1])
+        timeless = search.blind()
+        blind = timeless.within(spare() / 2, descent=spare()).glance(graph, banned, carried[:1])
         self._lead(blind)
-        promising = _priced(search, blind, blind.better, carried)
+        found = _priced(search, blind, blind.better, carried)
         if blind.interrupted:
-            return promising
-        if promising.better:
-            self._bench.kernels.foresee(promising.better[0])
-        found = search.within(max(clock.spare(), 0.0)).run(graph, banned, promising.better[:1])
+            return found
+        self._foresee(found)
+        known = search.within(spare()).glance(graph, banned, found.better[:1])
+        found = self._joined(search, known, found)
+        if not found.interrupted:
+            self._foresee(found)
+            blind = timeless.within(spare() / 2).run(graph, banned, (), blind.rest)
+            found = self._joined(search, blind, found)
+        if not found.interrupted:
+            known = search.within(spare()).run(graph, banned, found.better[:1], known.rest)
+            found = self._joined(search, known, found)
         return replace(
-            self._joined(search, found, promising),
-            expanded=found.expanded + blind.expanded,
-            generated=found.generated + blind.generated,
-            stopped=blind.stopped if found.is_complete else found.stopped,
+            found,
+            expanded=known.expanded + blind.expanded,
+            generated=known.generated + blind.generated,
+            stopped=blind.stopped if known.is_complete else known.stopped,
         )
+
+    def _foresee(self, searched: Searched) -> None:
+        """Has the kernels of the best candidate compiled beside what follows."""
+        if searched.better:
+            self._bench.kernels.foresee(searched.better[0])
 
     def _joined(self, search: ModelSearch, fresh: Searched, earlier: Searched) -> Searched:
         """What a search found, and what those before it had found at other prices: to know more of prices takes nothing away."""

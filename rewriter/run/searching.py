@@ -21,7 +21,7 @@ from rewriter.cost import CostModel, ProfileStore, RuntimeDirections
 from rewriter.run.branches import body_runs
 from rewriter.run.outcome import Assumed
 from rewriter.run.workbench import Workbench
-from rewriter.search.backtracking import Backtracking, Searched, SearchLimits
+from rewriter.search.backtracking import Backtracking, Rest, Searched, SearchLimits
 from rewriter.search.candidate import Candidate, Move, RecordedMove
 from rewriter.search.directions import Direction
 from rewriter.search.guards import beyond_numbers
@@ -45,6 +45,9 @@ _MEASURING = 0.5
 """Share of the budget after which no cost is measured."""
 _CAUTION = 1.3
 """What a kernel that was not timed is taken to need in the end, over what the model of its schedules says (docs/search.md)."""
+_NEGLIGIBLE, _DISTURBED = 0.002, 0.02
+"""Share of a saving that is no reason for a move: by prices of a GPU, and of a processor, whose other work disturbs what is
+measured."""
 _SEARCHING = 0.2
 """Share of the budget that one search may take."""
 
@@ -114,14 +117,19 @@ class ModelSearch:
     def _at(self, costs: CostModel) -> ModelSearch:
         return ModelSearch(self.model, costs, replace(self.search, moves=self.moves.priced_anew(costs)))
 
-    def run(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = ()) -> Searched:
+    def run(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = (), rest: Rest | None = None) -> Searched:
         """Candidates that beat a graph by the cost model. Ctrl-C ends the search with those until then.
 
         Args:
             banned: ids of rules to leave out.
             seeds: candidates from which it searches, too.
+            rest: of a glance, with which it goes on.
         """
-        return self.search.run(graph, banned, seeds)
+        return self.search.run(graph, banned, seeds, rest)
+
+    def glance(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = ()) -> Searched:
+        """As :meth:`run`, what it finds early."""
+        return self.search.glance(graph, banned, seeds)
 
     def shortened(self) -> ShortModel | None:
         """The model with its repeated layers shortened; ``None`` where there are none."""
@@ -170,7 +178,18 @@ class ModelSearch:
 
     def simplified(self, candidate: Candidate, graph: Graph | None = None) -> Candidate:
         """The candidate without the moves that it does not need."""
-        return simplify(self.moves, self.model.graph if graph is None else graph, candidate)
+        return simplify(self.moves, self.model.graph if graph is None else graph, candidate, self._negligible)
+
+    def without_idle(self, candidate: Candidate) -> Candidate:
+        """The candidate without those of the moves that gained nothing that it does not need."""
+        if all(move.gain > 0 for move in candidate.moves):
+            return candidate
+        return simplify(self.moves, self.model.graph, candidate, self._negligible, lambda move: move.gain <= 0)
+
+    @property
+    def _negligible(self) -> float:
+        """The share of a saving that is no reason for a move."""
+        return _DISTURBED if self.costs.provider == "cpu" else _NEGLIGIBLE
 
     def without(self, candidate: Candidate, rules: Collection[str]) -> Candidate:
         """The candidate without the moves of some rules, and without those that then gain nothing."""

@@ -25,12 +25,12 @@ from rewriter.search.moves import Moves
 from rewriter.search.roles import wraps
 from rewriter.search.strategy import BACKTRACKING, MoveKind, Strategy
 
-__all__ = ["Backtracking", "SearchLimits", "Searched"]
+__all__ = ["Backtracking", "Rest", "SearchLimits", "Searched"]
 
 _SPENT = "the budget was spent"
 """Why a search stopped."""
 _HASTE = 4
-"""By what patience is divided behind a seed: around it another search has looked already."""
+"""By what patience is divided behind a seed, around which another search has looked already, and at a glance."""
 _ALLOCATIONS = 50_000
 """Objects made between two collections during a search."""
 
@@ -60,7 +60,11 @@ class SearchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """The outcome of a search: the start, the candidates that beat it (best first) and counts."""
+    """The outcome of a search: the start, the candidates that beat it (best first) and counts.
+
+    Attributes:
+        rest: where the search goes on.
+    """
 
     start: Candidate
     better: tuple[Candidate, ...]
@@ -69,6 +73,7 @@ class Searched:
     seconds: float
     stopped: str
     interrupted: bool = False
+    rest: Rest | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -109,66 +114,112 @@ class Backtracking:
         """The same search, which tells nobody what it meets."""
         return replace(self, met=_unheard)
 
-    def run(self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = ()) -> Searched:
+    def run(
+        self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = (), rest: Rest | None = None
+    ) -> Searched:
         """Searches from ``graph``, and then from each of the seeds, on its own. Ctrl-C stops with the best so far.
 
         Args:
             banned: ids of rules that are left out.
             seeds: candidates that other searches of the graph found, at whatever prices: what saves most here may lie behind what
                 saved nothing there, and the other way round.
+            rest: of a glance of this search at the graph, which then is not begun anew.
         """
+        return self._searched(graph, banned, seeds, rest, is_brief=False)
+
+    def glance(self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = ()) -> Searched:
+        """As :meth:`run`, from the seeds first, until what is expanded brings nothing for a while: most is found early.
+
+        It ends with the first phase of the strategy; :meth:`run` goes on with the ``rest`` of what it returns.
+        """
+        return self._searched(graph, banned, seeds, None, is_brief=True)
+
+    def _searched(
+        self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate], rest: Rest | None, *, is_brief: bool
+    ) -> Searched:
         began = time.monotonic()
-        start = self.moves.start(graph)
-        record, interrupted = _Record(start, start, told=start), False
+        if rest is None:
+            start = self.moves.start(graph)
+            rest = Rest(_Record(start, start, told=start), self.strategy.phases)
+        record, interrupted = rest.record, False
         try:
             with _rare_collections():
-                for kinds in self.strategy.phases:
-                    now = time.monotonic()
-                    deadline = now + self.limits.seconds
-                    first = deadline if self.limits.descent is None else now + self.limits.descent
-                    record.seen = {start.graph.digest}
-                    expansion = Expansion(
-                        self.moves,
-                        kinds,
-                        banned,
-                        deadline,
-                        self.layouts,
-                        self.kernels,
-                        self.schemes,
-                        is_wanted=self.is_wanted,
-                    )
-                    root = record.best
-                    for child in expansion.descent(root, first):
-                        record.keep(child)
-                    self._tell(record)
-                    record.stopped = self._backtrack(expansion, record, root, self.limits.patience)
-                    self._tell(record)
-                    for other in self._others(expansion, record):
-                        own = _Record(other, other, seen={other.graph.digest}, expanded=record.expanded)
-                        try:
-                            stopped = self._backtrack(expansion, own, other, self.limits.patience)
-                        finally:
-                            record.take_over(own)
-                        self._tell(record)
-                        record.stopped = stopped if stopped == _SPENT else record.stopped
-                    for seed in seeds:
-                        priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
-                        if priced.graph.digest not in record.seen:
-                            record.enter(priced)
-                        beside = record.beside(priced)
-                        try:
-                            stopped = self._backtrack(expansion, beside, priced, self.limits.patience // _HASTE)
-                        finally:
-                            record.go_on_from(beside)
-                        self._tell(record)
-                        record.stopped = stopped if stopped == _SPENT else record.stopped
+                while rest.phases:
+                    self._go_through(rest, banned, seeds, is_brief)
+                    if is_brief:
+                        break
+                    rest.phases, rest.front, rest.others, rest.sown = rest.phases[1:], None, {}, set()
         except KeyboardInterrupt:
             record.stopped, interrupted = "interrupted; the best so far was kept", True
         better: dict[int, Candidate] = {}
         for candidate in sorted(record.better, key=lambda candidate: (candidate.cost, len(candidate.moves))):
             better.setdefault(candidate.graph.digest, candidate)
-        seconds = time.monotonic() - began
-        return Searched(start, tuple(better.values()), record.expanded, record.generated, seconds, record.stopped, interrupted)
+        return Searched(
+            *(record.start, tuple(better.values()), record.expanded, record.generated),
+            *(time.monotonic() - began, record.stopped, interrupted),
+            rest=rest,
+        )
+
+    def _go_through(self, rest: Rest, banned: frozenset[str], seeds: Sequence[Candidate], is_brief: bool) -> None:
+        """A phase, from its beginning or from where it was left.
+
+        Args:
+            rest: whose first phase it is.
+            is_brief: it is left soon.
+        """
+        record, patience = rest.record, self.limits.patience // (_HASTE if is_brief else 1)
+        now = time.monotonic()
+        deadline = now + self.limits.seconds
+        expansion = Expansion(
+            self.moves,
+            rest.phases[0],
+            banned,
+            deadline,
+            self.layouts,
+            self.kernels,
+            self.schemes,
+            is_wanted=self.is_wanted,
+        )
+        if rest.front is None:
+            record.seen, root = {record.start.graph.digest}, record.best
+            if is_brief:
+                self._go_on_from(seeds, expansion, rest)
+            for child in expansion.descent(root, deadline if self.limits.descent is None else now + self.limits.descent):
+                record.keep(child)
+            self._tell(record)
+            rest.front = self._front(record, root)
+        record.stopped = self._backtrack(expansion, record, rest.front, patience)
+        self._tell(record)
+        for other in self._others(expansion, record):
+            own, front = rest.others.get(other.graph.digest) or self._beginning(other)
+            rest.others[other.graph.digest] = own, front
+            own.expanded = record.expanded
+            try:
+                stopped = self._backtrack(expansion, own, front, patience)
+            finally:
+                record.take_over(own)
+            self._tell(record)
+            record.stopped = stopped if stopped == _SPENT else record.stopped
+        if not is_brief:
+            self._go_on_from(seeds, expansion, rest)
+
+    def _go_on_from(self, seeds: Sequence[Candidate], expansion: Expansion, rest: Rest) -> None:
+        """Searches from each of some candidates, for a while, once."""
+        record = rest.record
+        for seed in seeds:
+            if seed.graph.digest in rest.sown:
+                continue
+            rest.sown.add(seed.graph.digest)
+            priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
+            if priced.graph.digest not in record.seen:
+                record.enter(priced)
+            beside = record.beside(priced)
+            try:
+                stopped = self._backtrack(expansion, beside, self._front(beside, priced), self.limits.patience // _HASTE)
+            finally:
+                record.go_on_from(beside)
+            self._tell(record)
+            record.stopped = stopped if stopped == _SPENT else record.stopped
 
     def _tell(self, record: _Record) -> None:
         """Tells who listens of the best candidate, once of each."""
@@ -187,50 +238,65 @@ class Backtracking:
     def _is_spent(self, expansion: Expansion, record: _Record) -> bool:
         return record.expanded >= self.limits.expansions or expansion.is_over()
 
-    def _backtrack(self, expansion: Expansion, record: _Record, root: Candidate, patience: int) -> str:
+    def _front(self, record: _Record, root: Candidate) -> _Front:
+        """What waits behind a candidate at first: itself, and itself with all that the runtime fuses written out."""
+        front = _Front(root)
+        front.add(record, root)
+        if self.moves.matches.fusions.written and (fused := self.moves.fused(root)).graph.digest not in record.seen:
+            front.add(record, fused)
+        return front
+
+    def _beginning(self, other: Candidate) -> tuple[_Record, _Front]:
+        """A record and a front of what comes of another start, which is compared with that alone."""
+        own = _Record(other, other)
+        return own, self._front(own, other)
+
+    def _backtrack(self, expansion: Expansion, record: _Record, front: _Front, patience: int) -> str:
         """TASO's algorithm 2, from a candidate on, whatever that costs; why it stopped.
 
         Args:
+            front: behind that candidate; what was left in it is there afterwards.
             patience: most expansions in a row of a kind that do not improve the best cost of the kind.
         """
         alpha = self.strategy.alpha(self.limits.alpha)
-        arrivals = itertools.count()
-        queue: list[tuple[float, int, Candidate]] = []
-        seen = record.seen
-
-        def enqueue(candidate: Candidate) -> None:
-            seen.add(candidate.graph.digest)
-            record.note(candidate)
-            heapq.heappush(queue, (candidate.cost, next(arrivals), candidate))
-
-        enqueue(root)
-        if self.moves.matches.fusions.written and (fused := self.moves.fused(root)).graph.digest not in seen:
-            enqueue(fused)
-        idle = {False: 0, True: 0}
-        while queue:
-            _, _, candidate = heapq.heappop(queue)
-            kind = _is_turned(candidate)
-            if candidate is not root and (candidate.cost > alpha * record.leasts[kind] or idle[kind] >= patience):
-                continue
-            if self._is_spent(expansion, record):
-                return _SPENT
-            before = dict(record.leasts)
-            record.expanded += 1
-            for child in expansion.children(candidate, max(alpha * record.leasts[kind] - candidate.cost, 0.0)):
-                record.generated += 1
-                if child.graph.digest in seen:
-                    continue
-                seen.add(child.graph.digest)
-                record.enter(child)
-                if expansion.is_stepwise and child.cost < alpha * record.leasts[_is_turned(child)]:
-                    enqueue(child)
-            idle[kind] += 1
-            idle = {kind: count if record.leasts.get(kind) == before.get(kind) else 0 for kind, count in idle.items()}
-            if self.progress is not None:
-                self.progress(record.expanded, record.start.cost, record.best.cost)
+        left: list[_Waiting] = []
+        try:
+            while front.queue:
+                waiting = heapq.heappop(front.queue)
+                candidate = waiting[-1]
+                kind = _is_turned(candidate)
+                if candidate is not front.root:
+                    if candidate.cost > alpha * record.leasts[kind]:
+                        continue
+                    if front.idle[kind] >= patience:
+                        left.append(waiting)
+                        continue
+                if self._is_spent(expansion, record):
+                    left.append(waiting)
+                    return _SPENT
+                before = dict(record.leasts)
+                record.expanded += 1
+                for child in expansion.children(candidate, max(alpha * record.leasts[kind] - candidate.cost, 0.0)):
+                    record.generated += 1
+                    if child.graph.digest in record.seen:
+                        continue
+                    record.seen.add(child.graph.digest)
+                    record.enter(child)
+                    if expansion.is_stepwise and child.cost < alpha * record.leasts[_is_turned(child)]:
+                        front.add(record, child)
+                if expansion.is_over():  # some of its children may be missing
+                    left.append(waiting)
+                front.idle[kind] += 1
+                for one, count in front.idle.items():
+                    front.idle[one] = count if record.leasts.get(one) == before.get(one) else 0
+                if self.progress is not None:
+                    self.progress(record.expanded, record.start.cost, record.best.cost)
+        finally:
+            for waiting in left:
+                heapq.heappush(front.queue, waiting)
         if expansion.is_over():
             return _SPENT
-        tried = max(idle.values())
+        tried = max(front.idle.values())
         return f"{tried} expansions brought nothing" if tried >= patience else "every candidate within alpha was tried"
 
 
@@ -283,23 +349,61 @@ class _Record:
 
         What is best here may rest on a price that is wrong: beside it no step of the seed's that does not save at once would do.
         """
-        return replace(self, best=seed, leasts={})
+        return replace(self, best=seed, leasts={}, seen=set(self.seen))
 
     def go_on_from(self, beside: _Record) -> None:
         """Adds what came of a seed; the candidates themselves are in both records."""
         self.expanded, self.generated = beside.expanded, beside.generated
         self.best = min(self.best, beside.best, key=lambda candidate: candidate.cost)
-        for kind, least in beside.leasts.items():
-            self.leasts[kind] = min(least, self.leasts.get(kind, math.inf))
 
     def take_over(self, other: _Record) -> None:
-        """Adds what a search from another start found, and that; the one was compared with the other alone until then."""
+        """Takes what a search from another start found, and that; the one was compared with the other alone until then."""
         for child in (other.start, *other.better):
             if child.graph.digest not in self.seen:
                 self.seen.add(child.graph.digest)
                 self.enter(child)
         self.expanded = other.expanded
         self.generated += other.generated
+        other.better, other.generated = [], 0
+
+
+_Waiting = tuple[float, int, Candidate]
+"""A candidate that waits for its turn: its cost, when it came, and itself."""
+
+
+@dataclass(slots=True)
+class _Front:
+    """The candidates behind a root that wait for their turn, and how many expansions of each kind brought nothing lately."""
+
+    root: Candidate
+    queue: list[_Waiting] = field(default_factory=list)
+    idle: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    _arrivals: Iterator[int] = field(default_factory=itertools.count)
+
+    def add(self, record: _Record, candidate: Candidate) -> None:
+        """Has a candidate wait that was not met before."""
+        record.seen.add(candidate.graph.digest)
+        record.note(candidate)
+        heapq.heappush(self.queue, (candidate.cost, next(self._arrivals), candidate))
+
+
+@dataclass(slots=True)
+class Rest:
+    """Where a search goes on that was left.
+
+    Attributes:
+        record: of what it found.
+        phases: that are left of its strategy, the first of which may have begun.
+        front: of that one, if it has, behind the model as it came.
+        others: records and fronts of that one from other starts, by their graphs' digests.
+        sown: digests of the seeds of that one.
+    """
+
+    record: _Record
+    phases: tuple[frozenset[MoveKind], ...]
+    front: _Front | None = None
+    others: dict[int, tuple[_Record, _Front]] = field(default_factory=dict)
+    sown: set[int] = field(default_factory=set)
 
 
 @contextmanager

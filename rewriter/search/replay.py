@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 from mugraph.graph import Graph
@@ -10,6 +11,10 @@ from rewriter.search.match import Match
 from rewriter.search.moves import Moves
 
 __all__ = ["replay", "retrace", "retrace_sites", "simplify"]
+
+
+def _any(_: Move) -> bool:
+    return True
 
 
 def retrace(moves: Moves, graph: Graph, recorded: Sequence[RecordedMove], key: Callable[[int], str]) -> Candidate:
@@ -37,18 +42,26 @@ def replay(moves: Moves, graph: Graph, taken: Sequence[Move]) -> Candidate:
     return retrace(moves, graph, [move.recorded(key) for move in taken], key)
 
 
-def simplify(moves: Moves, graph: Graph, candidate: Candidate, tolerance: float = 0.02) -> Candidate:
-    """Leaves out the moves that the result does not need: without them it costs the same, up to ``tolerance`` of the saving."""
+def simplify(
+    moves: Moves, graph: Graph, candidate: Candidate, tolerance: float = 0.0, doubtful: Callable[[Move], bool] = _any
+) -> Candidate:
+    """Leaves out the moves that the result does not need: without them it costs the same, up to ``tolerance`` of the saving.
+
+    Args:
+        doubtful: the moves that are tried to be left out.
+    """
     allowed = candidate.cost + tolerance * max(moves.start(graph).cost - candidate.cost, 0.0) + 1e-6
     used = moves.subset(move.direction for move in candidate.moves)
     key = graph.tables.key
-    index = len(candidate.moves) - 1
-    while index >= 0:
-        others = [move.recorded(key) for i, move in enumerate(candidate.moves) if i != index]
-        shorter, _ = _retraced(used, graph, others, key)
-        if shorter.cost <= allowed:
+    recorded = [move.recorded(key) for move in candidate.moves]
+    before = _steps(used, used.start(graph), recorded, key)  # what comes before a move stays, whatever behind it is left out
+    behind: list[RecordedMove] = []
+    for move, step, prefix in reversed(list(zip(candidate.moves, recorded, before[:-1], strict=True))):
+        shorter = _steps(used, prefix, behind, key)[-1] if doubtful(move) else None
+        if shorter is not None and shorter.cost <= allowed:
             candidate = shorter
-        index = min(index, len(candidate.moves)) - 1
+        else:
+            behind.insert(0, step)
     return candidate
 
 
@@ -56,14 +69,19 @@ def _retraced(
     moves: Moves, graph: Graph, recorded: Sequence[RecordedMove], key: Callable[[int], str]
 ) -> tuple[Candidate, list[int]]:
     """As :func:`retrace_sites`, by moves of directions among which are those that were recorded."""
-    candidate = moves.start(graph)
-    sites = []
+    steps = _steps(moves, moves.start(graph), recorded, key)
+    sites = [0 if after is before else len(after.moves[-1].matches) for before, after in itertools.pairwise(steps)]
+    return steps[-1], sites
+
+
+def _steps(moves: Moves, start: Candidate, recorded: Sequence[RecordedMove], key: Callable[[int], str]) -> list[Candidate]:
+    """A candidate, and what comes of it by the first recorded move, by the first two, and so on, as far as they apply."""
+    steps = [start]
     for move in recorded:
-        matches = _at(moves.sites(candidate, move.direction), move, key)
-        following = moves.take(candidate, matches) if matches else None
-        sites.append(0 if following is None else len(following.moves[-1].matches))
-        candidate = following or candidate
-    return candidate, sites
+        matches = _at(moves.sites(steps[-1], move.direction), move, key)
+        following = moves.take(steps[-1], matches) if matches else None
+        steps.append(following or steps[-1])
+    return steps
 
 
 def _at(matches: Sequence[Match], move: RecordedMove, key: Callable[[int], str]) -> list[Match]:

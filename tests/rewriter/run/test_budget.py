@@ -25,10 +25,10 @@ from rewriter.kernels.workers import WorkerDied
 from rewriter.reference import nodes
 from rewriter.run import accept, rules_ahead, timings
 from rewriter.run.background import Background, Beside
-from rewriter.run.checking import Checker
+from rewriter.run.checking import Checker, Trial
 from rewriter.run.cleaning import Unclean
 from rewriter.run.clock import Clock, _scheduled, process_seconds
-from rewriter.run.judging import Judge
+from rewriter.run.judging import _OPTIMISM, Judge
 from rewriter.run.kernels import RunKernels
 from rewriter.run.proposing import Proposal, Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
@@ -504,6 +504,33 @@ def test_a_first_measurement_takes_nothing_from_what_the_device_decided(source: 
         judge._best_right = replace(trial, speed=Speed(on_device=faster, paired=faster))
         with pytest.raises(BudgetSpent):
             judge._timed(checker, acceptance, proposal)
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.9, None])
+def test_what_its_price_does_not_allow_to_be_better_is_not_tried(
+    ratio: float | None, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a device tells of one that takes much less: the time is for those that may be better."""
+    with workbench(source, RULES) as bench:
+        proposals = proposals_of(bench)
+        checker, quarantine = checker_of(bench, proposals)
+        opened, tried = checker.check(next(iter(proposals))), list[float]()
+        assert opened is not None
+        told = None if ratio is None else Timing(1.0, ratio, 0.0, 0.0, ratio, ratio - 1e-3, ratio + 1e-3)
+
+        def timed(_: Judge, checker: Checker, acceptance: object, proposal: Proposal) -> Trial:
+            tried.append(proposal.candidate.cost)
+            (path := bench.folder / f"trial{len(tried)}.onnx").touch()
+            return replace(opened.trial, candidate=proposal.candidate, path=path, speed=Speed(on_device=told))
+
+        monkeypatch.setattr(Judge, "_timed", timed)
+        _, all_tried = Judge(bench, quarantine)._ranked(checker, opened.trial, proposals)  # type: ignore[arg-type]
+        costs = [proposal.candidate.cost for proposal in proposals]
+        beaten = 1.0 if ratio is None else ratio
+        assert all_tried and len(costs) > 2
+        bound = beaten * proposals.search.start().cost / _OPTIMISM
+        assert tried == costs if ratio is None else tried == [costs[0], *(cost for cost in costs[1:] if cost <= bound)]
+        assert len(tried) == (1 if ratio == 0.01 else len(costs))
 
 
 def test_the_longer_part_of_a_measurement_does_without_what_opening_sessions_took(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 import pytest
 
 from mugraph.deadline import BudgetSpent
-from mugraph.graph import Graph
 from rewriter import optimize
 from rewriter.cost.store import default_profile_path
 from rewriter.run import accept, timings
@@ -31,13 +31,16 @@ run = partial(optimize, provider="cpu", rules=[NEGATION])
 def finds(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """Whether searches find anything."""
     settings = {"anything": True}
-    plain = ModelSearch.run
 
-    def searched(search: ModelSearch, graph: Graph, banned: frozenset[str], seeds: Any = ()) -> Searched:
-        result = plain(search, graph, banned, seeds)
-        return result if settings["anything"] else replace(result, better=())
+    def emptied(plain: Callable[..., Searched]) -> Callable[..., Searched]:
+        def searched(*args: Any, **options: Any) -> Searched:
+            result = plain(*args, **options)
+            return result if settings["anything"] else replace(result, better=())
 
-    monkeypatch.setattr(ModelSearch, "run", searched)
+        return searched
+
+    for name in ("glance", "run"):
+        monkeypatch.setattr(ModelSearch, name, emptied(getattr(ModelSearch, name)))
     return settings
 
 

@@ -86,8 +86,10 @@ class Planted:
                 self.refused.set()
                 raise
 
-        def run(search: ModelSearch, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = ()) -> Searched:
-            found = searches(search, graph, banned, seeds)
+        def run(
+            search: ModelSearch, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = (), *rest: Any
+        ) -> Searched:
+            found = searches(search, graph, banned, seeds, *rest)
             self.searches.append((seeds, found))
             self.may_be_compared.set()
             return found

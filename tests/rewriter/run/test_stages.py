@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -251,8 +252,8 @@ def test_a_round_at_other_prices_takes_nothing_away(source: Path, monkeypatch: p
         rounds: list[Searched] = []
         run = ModelSearch.run
 
-        def found_at_first(search: ModelSearch, graph: Graph, banned: frozenset[str], seeds: Any = ()) -> Searched:
-            searched = run(search, graph, banned, seeds)
+        def found_at_first(search: ModelSearch, graph: Graph, banned: frozenset[str], seeds: Any = (), *rest: Any) -> Searched:
+            searched = run(search, graph, banned, seeds, *rest)
             rounds.append(replace(searched, better=() if rounds else searched.better))
             return rounds[-1]
 
@@ -263,6 +264,49 @@ def test_a_round_at_other_prices_takes_nothing_away(source: Path, monkeypatch: p
         proposals = proposals_of(bench)
         assert len(rounds) == 2 and rounds[0].better
         assert {c.graph.digest for c in proposals.searched.better} == {c.graph.digest for c in rounds[0].better}
+
+
+@pytest.mark.parametrize("provider, share", [("cuda", 0.002), ("cpu", 0.02)])
+def test_more_is_given_up_for_fewer_moves_where_other_work_disturbs_prices(
+    provider: str, share: float, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU several moves of a hundredth each are a few hundredths of the model's time."""
+    given: list[float] = []
+    monkeypatch.setattr(
+        "rewriter.run.searching.simplify", lambda _, graph, candidate, given_up: given.append(given_up) or candidate
+    )
+    with workbench(source, RULES, device="h200" if provider == "cuda" else "cpu") as bench:
+        search = new_search(bench)
+        assert search.costs.provider == provider
+        search.simplified(search.start())
+    assert given == [share]
+
+
+def test_what_each_search_finds_early_comes_before_the_rest_of_either(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time ends most searches: it should be that of what hardly finds anything more."""
+    asked: list[tuple[str, bool, list[int], bool]] = []
+
+    def told(name: str) -> Callable[..., Searched]:
+        plain = getattr(ModelSearch, name)
+
+        def searched(search: ModelSearch, graph: Graph, banned: frozenset[str], seeds: Any = (), *rest: Any) -> Searched:
+            digests = [seed.graph.digest for seed in seeds]
+            asked.append((name, bool(search.costs.store.costs), digests, bool(rest) and rest[0] is not None))
+            found: Searched = plain(search, graph, banned, seeds, *rest)
+            best.append(found.better[0].graph.digest)
+            return found
+
+        return searched
+
+    best: list[int] = []
+    for name in ("glance", "run"):
+        monkeypatch.setattr(ModelSearch, name, told(name))
+    with workbench(source, RULES) as bench:
+        bench.store.put("of another model", 1.0)
+        assert proposals_of(bench).searched.better[0].graph.digest == best[-1]
+    first, second, *rest = asked
+    assert first == ("glance", False, [], False) and second == ("glance", True, best[:1], False)
+    assert rest == [("run", False, [], True), ("run", True, best[1:2], True)]
 
 
 def test_the_best_candidate_rests_on_what_was_measured(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,55 @@ def test_a_seed_is_a_candidate_at_the_prices_of_the_search() -> None:
     assert [c.graph.digest for c in search.run(graph, nothing, [flattered]).better] == [best.graph.digest]
 
 
+def test_a_search_goes_on_where_a_glance_left_it() -> None:
+    """Nothing is expanded twice, and nothing is missed."""
+    graph = adapters(3, {1: 3, 2: 5})
+    search = backtracking([ASSOCIATIVE, FACTOR], alpha=4.0, patience=4)
+    once, glance = search.run(graph), search.glance(graph)
+    assert glance.rest is not None and 0 < glance.expanded < once.expanded
+    whole = search.run(graph, rest=glance.rest)
+    assert whole.expanded == once.expanded and whole.stopped == once.stopped
+    assert (
+        {c.graph.digest for c in whole.better} == {c.graph.digest for c in once.better} > {c.graph.digest for c in glance.better}
+    )
+
+
+@pytest.mark.parametrize("asks", range(1, 30))
+def test_what_the_time_ended_in_a_glance_is_done_when_there_is_more(asks: int) -> None:
+    graph = adapters(3, {1: 3, 2: 5})
+    search = backtracking([ASSOCIATIVE, FACTOR], alpha=4.0, patience=4)
+    left = iter(range(asks))
+    glance = replace(search, is_wanted=lambda: next(left, None) is not None).glance(graph)
+    whole = search.run(graph, rest=glance.rest)
+    assert {c.graph.digest for c in whole.better} == {c.graph.digest for c in search.run(graph).better}
+
+
+def test_other_starts_are_gone_on_from_too() -> None:
+    graph = adapters(1)
+    search = replace(backtracking([ASSOCIATIVE, FACTOR], alpha=1.0), starts=(merged,))
+    once, glance = search.run(graph), search.glance(graph)
+    whole = search.run(graph, rest=glance.rest)
+    assert (
+        [c.graph.digest for c in whole.better] == [c.graph.digest for c in glance.better] == [c.graph.digest for c in once.better]
+    )
+    assert (whole.expanded, whole.generated) == (glance.expanded, glance.generated) == (once.expanded, once.generated)
+
+
+def test_a_glance_begins_with_what_another_found() -> None:
+    """The time may end it before anything else; what was looked at so is not looked at again."""
+    graph = adapters(1)
+    patient = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0)
+    found, start = patient.run(graph).better[0], patient.moves.start(graph)
+    half_way = next(child for child in Expansion(patient.moves).children(start, slack=1e6) if child.cost > start.cost)
+    brief = replace(patient, limits=replace(patient.limits, alpha=1.0, expansions=1))
+    glance = brief.glance(graph, seeds=[half_way])
+    assert glance.better[0].graph.digest == found.graph.digest
+    assert not brief.run(graph, seeds=[half_way]).better, "it comes last there"
+    more = replace(brief, limits=replace(brief.limits, expansions=100))
+    expanded = more.glance(graph, seeds=[half_way])
+    assert more.run(graph, seeds=[half_way], rest=expanded.rest).expanded == expanded.expanded
+
+
 def merged(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
     """A start beside the model: the adapter merged, which makes its product larger."""
     associative = direction_of(moves, ASSOCIATIVE)
