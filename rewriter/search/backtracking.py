@@ -89,7 +89,8 @@ class Backtracking:
         schemes: propose fusion schemes; asked where the strategy wants these.
         progress: called after each expansion with their number, the cost of the start and the best cost.
         starts: propose what to search from beside the model as it came, each on its own, whatever that costs, in what the limits
-            leave; asked where the strategy wants substitutions.
+            leave; asked where the strategy wants substitutions. The ways down to kernels from them come before all else: what
+            they are proposed for shows there.
         is_wanted: whether somebody still wants what it finds: else it ends as if its time were over.
         met: called with the best candidate so far when a part of the search ends, where it is another one than before.
     """
@@ -137,13 +138,19 @@ class Backtracking:
                         self.schemes,
                         is_wanted=self.is_wanted,
                     )
-                    root = record.best
+                    root, others = record.best, list[Candidate]()
+                    for other in self._others(expansion, record, first):
+                        others.append(other)
+                        for child in expansion.descent(other, first):
+                            record.keep(child)
                     for child in expansion.descent(root, first):
                         record.keep(child)
                     self._tell(record)
                     record.stopped = self._backtrack(expansion, record, root, self.limits.patience)
                     self._tell(record)
-                    for other in self._others(expansion, record):
+                    for other in others:
+                        if self._is_spent(expansion, record):
+                            break
                         own = _Record(other, other, seen={other.graph.digest}, expanded=record.expanded)
                         try:
                             stopped = self._backtrack(expansion, own, other, self.limits.patience)
@@ -176,12 +183,13 @@ class Backtracking:
             record.told = record.best
             self.met(record.best)
 
-    def _others(self, expansion: Expansion, record: _Record) -> Iterator[Candidate]:
-        """What to search from beside the model as it came, as long as the limits leave something."""
-        if MoveKind.SUBSTITUTION in expansion.kinds and not self._is_spent(expansion, record):
-            for other in expansion.admitted(self.starts, record.start):
+    def _others(self, expansion: Expansion, record: _Record, end: float) -> Iterator[Candidate]:
+        """What to search from beside the model as it came, as long as there is time until an instant."""
+        within = replace(expansion, deadline=end)
+        if MoveKind.SUBSTITUTION in expansion.kinds and not within.is_over():
+            for other in within.admitted(self.starts, record.start):
                 yield other
-                if self._is_spent(expansion, record):
+                if within.is_over():
                     return
 
     def _is_spent(self, expansion: Expansion, record: _Record) -> bool:
