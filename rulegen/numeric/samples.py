@@ -132,7 +132,7 @@ def masked(condition: Condition, values: np.ndarray) -> np.ndarray:
     """A mask of which one of the conditions `POSITIONED` holds: truth values, or what is added to scores; biases as they come."""
     mask = positioned(condition, values.shape)
     if values.dtype == bool:
-        return np.isfinite(mask)
+        return np.asarray(np.isfinite(mask))
     return np.where(np.isfinite(mask), values, -np.inf) if condition.predicate in BIASED else mask
 
 

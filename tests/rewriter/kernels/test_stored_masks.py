@@ -479,8 +479,8 @@ def biased_model(mask: np.ndarray, low: float) -> ModelProto:
 def slopes(mask: np.ndarray, low: float) -> np.ndarray:
     """What ALiBi adds to the scores of four heads, and a low number beyond a mask, as a constant that was folded."""
     places = np.arange(LENGTH)
-    sloped = -abs(places[:, None] - places) * np.float32([0.5, 0.25, 0.125, 0.0625])[:, None, None]
-    return np.where(mask, sloped, sloped + np.float32(low)).astype(np.float32)
+    sloped = -abs(places[:, None] - places) * np.array([0.5, 0.25, 0.125, 0.0625])[:, None, None]
+    return np.asarray(np.where(mask, sloped, sloped + low), np.float32)
 
 
 def masked_twice(mask: np.ndarray) -> ModelProto:
