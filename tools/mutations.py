@@ -24,7 +24,7 @@ from mugraph.ops import REGISTRY, Entrywise, Operator, ProductKind, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
-from rulegen.numeric.samples import HIDING, POSITIONED, arrange, assignments, positioned, specialise, whole_numbers
+from rulegen.numeric.samples import HIDING, POSITIONED, arrange, assignments, masked, specialise, whole_numbers
 from rulegen.numeric.trials import try_out
 from rulegen.properties.cases import enumerate_cases
 from rulegen.prove.prover import Prover
@@ -449,8 +449,7 @@ def _is_about_computed(condition: Condition) -> bool:
 def _holds(condition: Condition, value: np.ndarray, *others: np.ndarray) -> bool:
     """Whether a condition holds of the values of what it is about, of a mask and what is beside it where there are two."""
     if condition.predicate in POSITIONED:
-        mask = positioned(condition, value.shape)
-        return np.array_equal(value, np.isfinite(mask) if value.dtype == bool else mask)
+        return np.array_equal(value, masked(condition, value))
     match condition.predicate:
         case "hides":
             return bool(np.all(others[0] == -np.inf))

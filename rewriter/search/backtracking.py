@@ -94,7 +94,8 @@ class Backtracking:
         schemes: propose fusion schemes; asked where the strategy wants these.
         progress: called after each expansion with their number, the cost of the start and the best cost.
         starts: propose what to search from beside the model as it came, each on its own, whatever that costs, in what the limits
-            leave; asked where the strategy wants substitutions.
+            leave; asked where the strategy wants substitutions. The ways down to kernels from them come before all else: what
+            they are proposed for shows there.
         is_wanted: whether somebody still wants what it finds: else it ends as if its time were over.
         met: called with the best candidate so far when a part of the search ends, where it is another one than before.
     """
@@ -184,15 +185,20 @@ class Backtracking:
             record.seen, root = {record.start.graph.digest}, record.best
             if is_brief:
                 self._go_on_from(seeds, expansion, rest)
-            for child in expansion.descent(root, deadline if self.limits.descent is None else now + self.limits.descent):
+            first = deadline if self.limits.descent is None else now + self.limits.descent
+            for other in self._others(expansion, record, first):
+                rest.others[other.graph.digest] = self._beginning(other)
+                for child in expansion.descent(other, first):
+                    record.keep(child)
+            for child in expansion.descent(root, first):
                 record.keep(child)
             self._tell(record)
             rest.front = self._front(record, root)
         record.stopped = self._backtrack(expansion, record, rest.front, patience)
         self._tell(record)
-        for other in self._others(expansion, record):
-            own, front = rest.others.get(other.graph.digest) or self._beginning(other)
-            rest.others[other.graph.digest] = own, front
+        for own, front in rest.others.values():
+            if self._is_spent(expansion, record):
+                break
             own.expanded = record.expanded
             try:
                 stopped = self._backtrack(expansion, own, front, patience)
@@ -227,12 +233,13 @@ class Backtracking:
             record.told = record.best
             self.met(record.best)
 
-    def _others(self, expansion: Expansion, record: _Record) -> Iterator[Candidate]:
-        """What to search from beside the model as it came, as long as the limits leave something."""
-        if MoveKind.SUBSTITUTION in expansion.kinds and not self._is_spent(expansion, record):
-            for other in expansion.admitted(self.starts, record.start):
+    def _others(self, expansion: Expansion, record: _Record, end: float) -> Iterator[Candidate]:
+        """What to search from beside the model as it came, as long as there is time until an instant."""
+        within = replace(expansion, deadline=end)
+        if MoveKind.SUBSTITUTION in expansion.kinds and not within.is_over():
+            for other in within.admitted(self.starts, record.start):
                 yield other
-                if self._is_spent(expansion, record):
+                if within.is_over():
                     return
 
     def _is_spent(self, expansion: Expansion, record: _Record) -> bool:

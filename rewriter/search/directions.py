@@ -149,7 +149,8 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
     directions produce no operator for which it has no kernel (``Operator.providers``). Multi-level rules have no usable
     direction: their kernels are made for the model's sizes first (:mod:`rewriter.kernels.proposals`). Of the spellings of an
     operator's application that were found from its definition, only the first, which is the nearest to that, is read from the
-    operator as well: the others would be as many candidates that cost nearly the same.
+    operator as well: the others would be as many candidates that cost nearly the same. What was read off entries, as a mask of
+    positions is, is not forgotten: without it a step is saved, and a kernel computes what is hidden.
 
     Equal rules give the same objects, so that the runs of a process share what directions know of themselves.
     """
@@ -168,6 +169,8 @@ def _compiled(rules: tuple[Rule, ...], provider: str | None) -> tuple[Direction,
                 if applied in taken_apart:
                     continue
                 taken_apart.add(applied)
+            if not forward and any(condition.guard.of_entries and condition.guard.readers for condition in rule.conditions):
+                continue
             direction = Direction(rule, forward, provider)
             roots_are_operators = all(root.inputs for root in direction.pattern)
             bound = set(variables(direction.pattern))

@@ -285,7 +285,7 @@ class RangeOracle:
         self.op_types, self.assume_finite, self.fold = op_types, assume_finite, fold
         self.domain = RangeDomain()
         self.ranges: dict[int, Range] = {}
-        self._computed = _KnownEntries()
+        self._computed, self._typed = _KnownEntries(), _KnownEntries()
         self._masks = PositionMasks()
         self.huge: set[int] = set()
 
@@ -300,7 +300,7 @@ class RangeOracle:
             is_finite, is_attended = fewer[assumption]
             constants = self._of_constants  # nothing is assumed of them
             oracle = RangeOracle(self.op_types, is_finite, self.fold, self.defaults, is_attended, constants)
-            oracle._computed = self._computed
+            oracle._computed, oracle._typed = self._computed, self._typed
             oracles[assumption] = oracle
         return oracles
 
@@ -390,7 +390,8 @@ class RangeOracle:
     def _folded(self, graph: Graph, value: int) -> np.ndarray | None:
         """The entries of a value that depends on constants alone, computed once for all entries that are repeated.
 
-        A causal mask of a batch is computed so as one of a single sequence. The result is a view of the value's shape.
+        A causal mask of a batch is computed so as one of a single sequence. The result is a view of the value's shape; it is of
+        one memory for all who ask, since to round a mask of 2,048 positions anew takes longer than all that is asked of it.
         """
         entries = dict[int, np.ndarray | None]() if value not in self._computed else {value: self._computed[value]}
         stack = [value] if value not in entries else []
@@ -407,10 +408,12 @@ class RangeOracle:
         self._computed.keep(value, array)
         if array is None or type_ is None:
             return None
-        shape = concrete(type_.shape)
-        with np.errstate(all="ignore"):
-            array = array.astype(type_.dtype.numpy(), copy=False)
-        return np.broadcast_to(array, array.shape if shape is None else shape)
+        shape, typed = concrete(type_.shape), self._typed.get(value)
+        if typed is None:
+            with np.errstate(all="ignore"):
+                typed = array.astype(type_.dtype.numpy(), copy=False)
+            self._typed.keep(value, typed)
+        return np.broadcast_to(typed, typed.shape if shape is None else shape)
 
     def _broadcast(self, graph: Graph, value: int) -> tuple[int, ...]:
         """The operands of an elementwise operator on constants, or of what repeats one; nothing for any other value."""

@@ -16,6 +16,7 @@ from rules_db.trust.condition import Condition
 from rules_db.trust.rule import dim_symbols
 
 __all__ = [
+    "BIASED",
     "HIDING",
     "POSITIONED",
     "ROOM",
@@ -24,6 +25,7 @@ __all__ = [
     "assignments",
     "causal_mask",
     "dim_sizes",
+    "masked",
     "positioned",
     "random_input",
     "same_residues",
@@ -96,8 +98,7 @@ def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -
             half = np.split(arranged[about.name], 2, axis)[0]
             arranged[about.name] = np.concatenate([half, half], axis)
         if condition.predicate in POSITIONED:
-            mask = positioned(condition, arranged[about.name].shape)
-            arranged[about.name] = np.isfinite(mask) if arranged[about.name].dtype == bool else mask
+            arranged[about.name] = masked(condition, arranged[about.name])
         if condition.predicate == "all_true":
             arranged[about.name] = np.ones_like(arranged[about.name])
     return arranged
@@ -108,7 +109,9 @@ def causal_mask(shape: tuple[int, ...]) -> np.ndarray:
     return _banded(shape, shape[-2], 0)
 
 
-POSITIONED = frozenset({"causal", "band", "stored"})
+BIASED = frozenset({"biased_band", "biased_stored"})
+"""Conditions that say which positions a mask of biases shows."""
+POSITIONED = frozenset({"causal", "band", "stored", *BIASED})
 """Conditions that say which positions a mask shows."""
 HIDING = frozenset({"hides", "attends"})
 """Conditions that a low number hides beside another one."""
@@ -117,12 +120,20 @@ STORED_MASKS = tuple(mask_text(np.array(rows, bool)) for rows in ([[1, 0], [1, 1
 
 
 def positioned(condition: Condition, shape: tuple[int, ...]) -> np.ndarray:
-    """What a mask adds to scores: zero where one of the conditions `POSITIONED` says that it shows something, else -inf."""
+    """Where one of the conditions `POSITIONED` says that a mask shows something: zero there, else -inf."""
     told: tuple[Any, ...] = condition.arguments[1:]
-    if condition.predicate == "stored":
+    if condition.predicate in ("stored", "biased_stored"):
         return np.broadcast_to(np.where(mask_of(told[0], *shape[-2:]), 0.0, -np.inf), shape)
     before, after = told or (shape[-2], 0)
     return _banded(shape, before, after)
+
+
+def masked(condition: Condition, values: np.ndarray) -> np.ndarray:
+    """A mask of which one of the conditions `POSITIONED` holds: truth values, or what is added to scores; biases as they come."""
+    mask = positioned(condition, values.shape)
+    if values.dtype == bool:
+        return np.asarray(np.isfinite(mask))
+    return np.where(np.isfinite(mask), values, -np.inf) if condition.predicate in BIASED else mask
 
 
 def _banded(shape: tuple[int, ...], before: int, after: int) -> np.ndarray:

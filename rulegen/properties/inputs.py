@@ -12,7 +12,7 @@ from mugraph.ops import Movement, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, concrete
 from mugraph.terms.term import AttrValue, Term, substitute, walk
-from rulegen.numeric.samples import HIDING, POSITIONED, positioned, random_input, whole_numbers
+from rulegen.numeric.samples import HIDING, POSITIONED, masked, random_input, whole_numbers
 from rules_db.trust.guards import GUARDS
 from rules_db.trust.properties import Axiom
 
@@ -83,7 +83,6 @@ def real_inputs(
         if ("all_true", name) in cited:
             values = np.ones(shape)
         if name in masks and len(shape) >= 2:
-            values = positioned(masks[name], shape)
-            values = np.isfinite(values) if type_.dtype == DataType.BOOL else values
+            values = masked(masks[name], values > 0 if type_.dtype == DataType.BOOL else values)
         inputs[name] = np.asarray(values > 0 if type_.dtype == DataType.BOOL else values)  # also a scalar can be written
     return inputs

@@ -17,7 +17,7 @@ from mugraph.domains.symbolic import Atom, Poly, Symbolic
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Term, substitute
-from rulegen.numeric.samples import HIDING, POSITIONED, positioned
+from rulegen.numeric.samples import BIASED, HIDING, POSITIONED, positioned
 from rulegen.properties.cases import Case, enumerate_cases
 from rulegen.properties.inputs import places, real_inputs
 from rulegen.properties.normal_form import LEAST
@@ -211,9 +211,11 @@ class _SymbolicCheck:
         domain = _Ordered()
         fixed = dict(masks) | places([left, right], case.types, np.random.default_rng(3))
         inputs = {n: fixed[n] if n in fixed else domain.input(n, concrete(t.shape) or ()) for n, t in case.types.items()}
+        biased = {c.terms()[0].name for c in about if c.predicate in BIASED and c.terms()[0].is_var}
         for name, mask in _positioned(about, case).items():
             if name not in masks:
-                inputs[name] = domain.where(np.isfinite(mask), domain.const(0), domain.const(-np.inf))
+                shown = inputs[name] if name in biased else domain.const(0)
+                inputs[name] = domain.where(np.isfinite(mask), shown, domain.const(-np.inf))
         for name in (t.name for c in about if c.predicate in HIDING for t in c.terms()[1:] if t.is_var):
             inputs[name] = domain.where(np.zeros(np.shape(inputs[name]), bool), domain.const(0), domain.const(-np.inf))
         for condition in about:

@@ -20,9 +20,10 @@ def _heads(name: str, size: str, perm: str = "(1,0,2)") -> str:
     return f"Transpose[perm={perm}](Reshape[drop=1,shape=(h,{size})]({name}))"
 
 
-def _attended(mask: str, q: str, k: str, v: str) -> str:
+def _attended(mask: str, q: str, k: str, v: str, bias: str = "") -> str:
     """Attention under a mask of positions, as it is written out; ``k`` is transposed."""
     scores = f"Mul(MatMul({q}, {k}), 0.25)"
+    scores = f"Add({scores}, {bias})" if bias else scores
     return f"MatMul(Softmax[axis=-1](Where({mask}, {scores}, -inf)), {v})"
 
 
@@ -44,6 +45,18 @@ def _positioned(mask: str) -> tuple[str, ...]:
         "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
         "unidirectional=false](Q, K, V, y) = Reshape[drop=2,shape=(h*e,)](Transpose[perm=(1,0,2)]("
         f"{_attended(mask, _heads('Q', 'd'), _heads('K', 'd', '(1,2,0)'), _heads('V', 'e'))}))",
+    )
+
+
+def _biased(mask: str) -> tuple[str, ...]:
+    """What becomes of constant biases of the scores that hide all but what a mask of positions shows."""
+    attention = _attended(mask, "q", "Transpose[perm=(1,0)](k)", "v", "y")
+    return (
+        f"Softmax[axis=-1](Add(x, m)) = Softmax[axis=-1](Where({mask}, Add(x, m), -inf))",
+        f"Attention[{_MASKED},mask='float',mask_axes=4](q, k, v, y) = {attention}",
+        "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=h,present=false,scale=0.25,"
+        "unidirectional=false](Q, K, V, y) = Reshape[drop=2,shape=(h*e,)](Transpose[perm=(1,0,2)]("
+        f"{_attended(mask, _heads('Q', 'd'), _heads('K', 'd', '(1,2,0)'), _heads('V', 'e'), 'y')}))",
     )
 
 
@@ -169,8 +182,13 @@ ATTENTION = (
             max_ops=0,
             keep=frozenset({"rows", "columns", "mask_axes"}),
             open_numbers=True,
-            equations=_positioned(mask),
+            equations=equations,
         )
-        for name, mask in (("attention-band", _BAND), ("attention-stored", _STORED))
+        for name, equations in (
+            ("attention-band", _positioned(_BAND)),
+            ("attention-stored", _positioned(_STORED)),
+            ("attention-biased-band", _biased(_BAND)),
+            ("attention-biased-stored", _biased(_STORED)),
+        )
     ),
 )

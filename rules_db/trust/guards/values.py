@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -85,7 +85,37 @@ def causal(facts: Facts, m: Term) -> bool | None:
     return bool(np.all(value[..., seen] == 0) and np.all(value[..., ~seen].astype(np.float64) < -largest / 2))
 
 
-def _band_of(facts: Facts, m: Term) -> tuple[Dim, Dim] | None:
+def _shown(once: np.ndarray, dtype: DataType, is_biased: bool) -> np.ndarray:
+    """Where a mask shows something, of its entries as they are stored.
+
+    Args:
+        is_biased: what it shows are biases of the scores, not zeros. In each row one of them is not below a quarter of the least
+            number of the element type, so that scores vanish beside what hides.
+
+    Raises ValueError where it is no such mask.
+    """
+    if dtype == DataType.BOOL:
+        if is_biased:
+            raise ValueError("truth values, which are no biases")
+        return once
+    largest = largest_number(dtype)
+    if largest is None:
+        raise ValueError("numbers that are no floats")
+    wide = once.astype(np.float64)
+    low = wide < -largest / 2
+    if not is_biased:
+        shown: np.ndarray = once == 0
+        if not bool((shown | low).all()):
+            raise ValueError("numbers that neither show nor hide")
+        return shown
+    if not np.isfinite(wide[~low]).all() or not wide[~low].any():
+        raise ValueError("no biases")
+    if not bool((wide.max(axis=-1) >= -largest / 4).all()):
+        raise ValueError("a row in which nothing counts beside what hides")
+    return ~low
+
+
+def _band_of(facts: Facts, m: Term, is_biased: bool = False) -> tuple[Dim, Dim] | None:
     """How many places before and after its own each position sees, of a mask that is a band; ``None`` where it is not known.
 
     A side without a limit is as wide as the mask. Raises ValueError where a mask is no band, or hides nothing or a whole row.
@@ -96,34 +126,46 @@ def _band_of(facts: Facts, m: Term) -> tuple[Dim, Dim] | None:
     if value.ndim < 2 or not value.size:
         raise ValueError("no mask of positions")
     once = unrepeated(value)
-    first = np.broadcast_to(once[(0,) * (value.ndim - 2)], value.shape[-2:])
-    if not bool((once == once[(slice(1),) * (value.ndim - 2)]).all()):
-        raise ValueError("several masks")
-    seen = first
-    if type_.dtype != DataType.BOOL:
-        largest, seen = largest_number(type_.dtype), first == 0
-        if largest is None or not bool((seen | (first.astype(np.float64) < -largest / 2)).all()):
-            raise ValueError("numbers that neither show nor hide")
-    rows, columns = seen.shape
-    if seen.all() or not seen.any(axis=-1).all():
-        raise ValueError("nothing is hidden, or a whole row")
-    # The first position sees keys up to ``after``, the first key is seen up to ``before``, or comes before all that are.
-    shown, seen_by = np.flatnonzero(seen[0]), np.flatnonzero(seen[:, 0])
-    before, after = int(seen_by[-1]) if seen_by.size else -int(shown[0]), int(shown[-1])
-    if not np.array_equal(seen, np.tri(rows, columns, after, dtype=bool) & ~np.tri(rows, columns, -before - 1, dtype=bool)):
-        raise ValueError("no band")
+    sides, problem = _read_band(once.tobytes(), once.dtype, once.shape, value.shape[-2:], type_.dtype, is_biased)
+    if problem:
+        raise ValueError(problem)
+    (before, after), (rows, columns) = sides, value.shape[-2:]
     return (
         type_.shape[-2] if before >= rows - 1 else before,
         type_.shape[-1] if after >= columns - 1 else after,
     )
 
 
-def _side_of_band(side: int) -> Callable[[Facts, Term, Dim, Dim], Dim]:
+@lru_cache(maxsize=8)
+def _read_band(
+    content: bytes, kind: np.dtype, shape: tuple[int, ...], positions: tuple[int, ...], dtype: DataType, is_biased: bool
+) -> tuple[tuple[int, int], str]:
+    """The sides of a band of these entries, as numbers of a kind, or why it is none. A model's layers ask again and again."""
+    try:
+        all_shown = _shown(np.frombuffer(content, kind).reshape(shape), dtype, is_biased)
+    except ValueError as problem:
+        return (0, 0), str(problem)
+    first = all_shown[(0,) * (len(shape) - 2)]
+    if not bool((all_shown == first).all()):
+        return (0, 0), "several masks"
+    seen = np.broadcast_to(first, positions)
+    if seen.all() or not seen.any(axis=-1).all():
+        return (0, 0), "nothing is hidden, or a whole row"
+    # The first position sees keys up to ``after``, the first key is seen up to ``before``, or comes before all that are.
+    shown, seen_by = np.flatnonzero(seen[0]), np.flatnonzero(seen[:, 0])
+    before, after = int(seen_by[-1]) if seen_by.size else -int(shown[0]), int(shown[-1])
+    rows, columns = positions
+    if not np.array_equal(seen, np.tri(rows, columns, after, dtype=bool) & ~np.tri(rows, columns, -before - 1, dtype=bool)):
+        return (0, 0), "no band"
+    return (before, after), ""
+
+
+def _side_of_band(side: int, is_biased: bool = False) -> Callable[[Facts, Term, Dim, Dim], Dim]:
     def read(facts: Facts, m: Term, before: Dim, after: Dim) -> Dim:
-        sides = _band_of(facts, m)
+        sides = _band_of(facts, m, is_biased)
         if sides is None:
             raise ValueError("its entries are not known")
-        if sides == (facts.shape(m)[-2], 0) and facts.type_of(m).dtype != DataType.BOOL:
+        if not is_biased and sides == (facts.shape(m)[-2], 0) and facts.type_of(m).dtype != DataType.BOOL:
             raise ValueError("it is causal, for which there are operators")
         return sides[side]
 
@@ -137,14 +179,29 @@ def band(facts: Facts, m: Term, before: Dim, after: Dim) -> bool | None:
 
     A number below half the least of the element type counts as -inf: scores vanish beside it.
     """
+    return _is_band(facts, m, before, after, False)
+
+
+def _is_band(facts: Facts, m: Term, before: Dim, after: Dim, is_biased: bool) -> bool | None:
     try:
-        sides = _band_of(facts, m)
+        sides = _band_of(facts, m, is_biased)
     except ValueError:
         return False
     return None if sides is None else same_dim(sides[0], before) is True and same_dim(sides[1], after) is True
 
 
-def _stored_of(facts: Facts, m: Term, d: Text) -> Text:
+@guard(72, About.ENTRIES, readers={1: _side_of_band(0, True), 2: _side_of_band(1, True)})
+def biased_band(facts: Facts, m: Term, before: Dim, after: Dim) -> bool | None:
+    """m shows each position those from ``before`` places before it to ``after`` behind it and hides all others: biases of the
+    scores, finite and not all zero, and -inf. No position has all hidden.
+
+    A number below half the least of the element type counts as -inf, where each row has a bias that is not below a quarter of it:
+    scores vanish beside it.
+    """
+    return _is_band(facts, m, before, after, True)
+
+
+def _stored_of(facts: Facts, m: Term, d: Text, is_biased: bool = False) -> Text:
     """The text of a mask (:mod:`mugraph.ops.masks`) that shows what m does, once for all axes in front along which m repeats.
 
     Raises ValueError where m is no such mask, hides nothing, is one row for all positions, is a band, of which two numbers say
@@ -156,10 +213,10 @@ def _stored_of(facts: Facts, m: Term, d: Text) -> Text:
     if value.ndim < 2 or value.shape[-2] < 2:
         raise ValueError("no mask of positions")
     once = unrepeated(value)
-    text, problem = _read_text(once.tobytes(), once.dtype, once.shape, value.shape[-2:], type_.dtype)
+    text, problem = _read_text(once.tobytes(), once.dtype, once.shape, value.shape[-2:], type_.dtype, is_biased)
     if not problem:
         with suppress(ValueError):
-            _band_of(facts, m)
+            _band_of(facts, m, is_biased)
             problem = "a band"
     if problem:
         raise ValueError(problem)
@@ -168,25 +225,21 @@ def _stored_of(facts: Facts, m: Term, d: Text) -> Text:
 
 @lru_cache(maxsize=4)
 def _read_text(
-    content: bytes, kind: np.dtype, shape: tuple[int, ...], positions: tuple[int, ...], dtype: DataType
+    content: bytes, kind: np.dtype, shape: tuple[int, ...], positions: tuple[int, ...], dtype: DataType, is_biased: bool
 ) -> tuple[Text, str]:
     """The text of a mask of these entries, as numbers of a kind, or why there is none. A model's layers ask again and again."""
     once = np.frombuffer(content, kind).reshape(shape)
-    lead = shape[:-2]
-    while lead[:1] == (1,):
-        lead = lead[1:]
-    numbers = seen = np.broadcast_to(once, (*shape[:-2], *positions)).reshape(*lead, *positions)
-    if dtype != DataType.BOOL:
-        largest, seen = largest_number(dtype), numbers == 0
-        hidden = np.isneginf(numbers)
-        if largest is not None and seen.any(axis=-1).all():  # beside what is shown what is small vanishes
-            hidden = numbers.astype(np.float64) < -largest / 2
-        if not bool((seen | hidden).all()):
-            return "", "numbers that neither show nor hide"
-    if seen.all():
-        return "", "nothing is hidden"
     try:
-        return mask_text(seen), ""
+        seen = _shown(once, dtype, is_biased)
+        if largest_number(dtype) is not None and not seen.any(axis=-1).all() and not np.isneginf(once[~seen]).all():
+            return "", "a low number hides a whole row"  # beside what is shown what is small vanishes, else not
+        lead = shape[:-2]
+        while lead[:1] == (1,):
+            lead = lead[1:]
+        if is_biased and bool((seen == seen[(slice(1),) * len(shape[:-2])]).all()):
+            seen, lead = seen[(0,) * len(shape[:-2])], ()  # of other biases for each head
+        seen = np.broadcast_to(seen.reshape(*lead, *seen.shape[-2:]), (*lead, *positions))
+        return ("", "nothing is hidden") if seen.all() else (mask_text(seen), "")
     except ValueError as problem:
         return "", str(problem)
 
@@ -198,12 +251,27 @@ def stored(facts: Facts, m: Term, d: Text) -> bool | None:
 
     A number below half the least of the element type counts as -inf where its row shows something: scores vanish beside it.
     """
+    return _is_stored(facts, m, d, False)
+
+
+def _is_stored(facts: Facts, m: Term, d: Text, is_biased: bool) -> bool | None:
     if facts.value_of(m) is None:
         return None
     try:
-        return _stored_of(facts, m, d) == d
+        return _stored_of(facts, m, d, is_biased) == d
     except ValueError:
         return False
+
+
+@guard(73, About.ENTRIES, readers={1: partial(_stored_of, is_biased=True)})
+def biased_stored(facts: Facts, m: Term, d: Text) -> bool | None:
+    """m shows and hides the entries that d says, the text of a mask, for everything along the axes that are in front of these:
+    biases of the scores, finite and not all zero, and -inf. It is no band.
+
+    A number below half the least of the element type counts as -inf, where each row has a bias that is not below a quarter of it:
+    scores vanish beside it.
+    """
+    return _is_stored(facts, m, d, True)
 
 
 @guard(69, About.ENTRIES)

@@ -25,6 +25,7 @@ from rewriter.cost import get_device
 from rewriter.cost.schedules import candidates, ranked
 from rewriter.kernels.triton import NotGenerated, generate
 from rewriter.run.optimize import optimize
+from rewriter.search.directions import compile_rules
 from rules_db.exchange import read_rules
 from rules_db.solving import determined
 from rules_db.trust.check import check as certificate_check
@@ -267,20 +268,20 @@ def test_where_tiles_hold_several_heads_the_whole_mask_is_read(interpreter: Inte
 # What the guard reads
 
 
-def read(mask: np.ndarray, shape: tuple[Dim, ...] | None = None) -> np.ndarray | None:
+def read(mask: np.ndarray, shape: tuple[Dim, ...] | None = None, guard: str = "stored") -> np.ndarray | None:
     """The mask that a rule reads off the entries for ``stored(m, $d)``; ``None`` where it does not hold."""
     type_ = TensorType(DataType.from_numpy(mask.dtype), shape or mask.shape)
     facts = Facts(lambda term: type_, lambda term: Range.top(), {}, lambda term: mask)
-    (variable,) = determined([Condition("stored", (var("m"), AttrVar("d")))], ())
+    (variable,) = determined([Condition(guard, (var("m"), AttrVar("d")))], ())
     try:
         text = variable.value(facts)
     except ValueError:
         return None
     assert isinstance(text, str)
-    assert GUARDS["stored"].predicate(facts, var("m"), text) is True
+    assert GUARDS[guard].predicate(facts, var("m"), text) is True
     other = mask_of(text, *mask.shape[-2:]).copy()
     other[..., 1, 0] ^= True
-    assert GUARDS["stored"].predicate(facts, var("m"), mask_text(other)) is False
+    assert GUARDS[guard].predicate(facts, var("m"), mask_text(other)) is False
     return mask_of(text, *mask.shape[-2:])
 
 
@@ -300,6 +301,55 @@ def test_what_a_mask_shows_is_read_off_its_entries() -> None:
         (added(seen).astype(DataType.BFLOAT16.numpy()), seen),
     ):
         np.testing.assert_array_equal(read(mask), wanted)
+
+
+def test_biases_hide_by_what_is_low_beside_them() -> None:
+    seen = blocks(20, 30, 0.6, holes=0)
+    seen[:, 3] = True
+    window, low = within(20, 30, 3, 4), float(np.finfo(np.float16).min)
+    biases = GENERATOR.normal(size=(2, 20, 30)).astype(np.float16)
+
+    def filled(shown: np.ndarray, number: float) -> np.ndarray:
+        return np.where(shown, biases, np.float16(number)).astype(np.float16)
+
+    heads = np.stack([seen, ~seen | (np.arange(30) == 3)])
+    for mask, wanted in (
+        (filled(seen, -np.inf), seen),
+        (filled(seen, low), seen),
+        ((filled(seen, low) + np.where(seen, 0, biases)).astype(np.float16), seen),  # the biases of what is hidden, too
+        (filled(seen, low)[None], seen),
+        (filled(heads, low), heads),
+        (filled(seen, -np.inf).astype(DataType.BFLOAT16.numpy()), seen),
+    ):
+        np.testing.assert_array_equal(read(mask, guard="biased_stored"), wanted)
+        assert read(mask) is None and sides(mask) is None, "not zero where it shows"
+    assert sides(filled(window, low)) == sides(filled(window, -np.inf)) == (3, 4)
+    assert read(filled(window, low), guard="biased_stored") is None, "two numbers say more"
+    empty_row = seen & (np.arange(20)[:, None] != 4)
+    far, lost = filled(seen, low), filled(seen, low)
+    far[0, 4] = np.where(seen[4], np.float16(-20000), far[0, 4])  # beside it what hides is not low
+    lost[1, 2, 3] = np.nan
+    for mask in (
+        *(filled(empty_row, number) for number in (low, -np.inf)),
+        *(far, lost, filled(seen, -10000), filled(seen, np.inf), biases, added(seen, low, np.float16), seen),
+    ):
+        assert read(mask, guard="biased_stored") is None and sides(mask) is None
+
+
+def sides(mask: np.ndarray) -> tuple[int, int] | None:
+    """The two numbers for which ``biased_band(m, $a, $b)`` holds of a mask; ``None`` where there are none."""
+    type_ = TensorType(DataType.from_numpy(mask.dtype), mask.shape)
+    facts = Facts(lambda term: type_, lambda term: Range.top(), {}, lambda term: mask)
+    try:
+        before, after = (
+            v.value(facts) for v in determined([Condition("biased_band", (var("m"), AttrVar("a"), AttrVar("b")))], ())
+        )
+    except ValueError:
+        return None
+    assert GUARDS["biased_band"].predicate(facts, var("m"), before, after) is True
+    assert GUARDS["biased_band"].predicate(facts, var("m"), before, 77) is False
+    assert isinstance(before, int) and isinstance(after, int)
+    return before, after
 
 
 def test_what_is_no_mask_is_not_read() -> None:
@@ -368,6 +418,12 @@ def test_no_certificate_takes_the_assumption_for_entries() -> None:
     assert any("hides" in failure for failure in certificate_check(replace(rule, conditions=assumed), axioms))
 
 
+def test_what_was_read_off_biases_is_not_forgotten() -> None:
+    """A step less is cheaper until there is a kernel: backwards the rule would take every mask away before."""
+    rules = [rule for rule in read_rules(shipped_file("attention")) if any("biased" in c.predicate for c in rule.conditions)]
+    assert len(rules) == 6 and all(direction.forward for direction in compile_rules(rules))
+
+
 # Whole models
 
 
@@ -420,6 +476,20 @@ def biased_model(mask: np.ndarray, low: float) -> ModelProto:
     return proto
 
 
+def slopes(mask: np.ndarray, low: float) -> np.ndarray:
+    """What ALiBi adds to the scores of four heads, and a low number beyond a mask, as a constant that was folded."""
+    places = np.arange(LENGTH)
+    sloped = -abs(places[:, None] - places) * np.array([0.5, 0.25, 0.125, 0.0625])[:, None, None]
+    return np.asarray(np.where(mask, sloped, sloped + low), np.float32)
+
+
+def masked_twice(mask: np.ndarray) -> ModelProto:
+    """Biases that are computed and, after them, a constant mask."""
+    text = """keys = Transpose<perm = [0,1,3,2]>(k) scores = MatMul(q, keys) biased = Add(scores, bias) masked = Add(biased, m)
+        weights = Softmax<axis: int = -1>(masked) y = MatMul(weights, v)"""
+    return with_input(operator(17, text, mask[None]), "bias", TensorProto.FLOAT, 1, 4, LENGTH, LENGTH)
+
+
 def padded_model(mask: np.ndarray) -> ModelProto:
     """Attention under a constant mask and a padding mask in one condition."""
     proto = attention(mask, "Where")
@@ -449,6 +519,11 @@ LISTED, BOUNDED = "for shown_entry in", "t_first = tl.maximum"
         (padded_operator(within(LENGTH, LENGTH, 16, 16)), BOUNDED),
         (biased_model(sparse("bigbird"), -np.inf), LISTED),
         (biased_model(within(LENGTH, LENGTH, 16, 16), float(np.finfo(np.float32).min)), BOUNDED),
+        (operator(17, WRITTEN_OUT, slopes(sparse("bigbird"), -np.inf)), LISTED),
+        (operator(17, WRITTEN_OUT, slopes(HEADS_OF_THEIR_OWN, -np.inf)), LISTED),
+        (operator(17, WRITTEN_OUT, slopes(within(LENGTH, LENGTH, 16, 16), float(np.finfo(np.float32).min))), BOUNDED),
+        (operator(23, "y = Attention(q, k, v, m)", slopes(within(LENGTH, LENGTH, 16, 0), -np.inf)), BOUNDED),
+        (masked_twice(added(within(LENGTH, LENGTH, 16, 16))), BOUNDED),
     ],
     ids=[
         "chosen",
@@ -465,6 +540,11 @@ LISTED, BOUNDED = "for shown_entry in", "t_first = tl.maximum"
         "padded window of an operator",
         "biased",
         "biased window",
+        "folded biases",
+        "folded biases, heads of their own",
+        "folded biases in a window",
+        "folded biases of an operator",
+        "biases, then a window",
     ],
 )
 def test_a_model_with_a_sparse_mask_is_one_kernel(proto: ModelProto, wanted: str, tmp_path: Path) -> None:

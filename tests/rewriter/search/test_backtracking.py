@@ -328,6 +328,27 @@ def test_kernels_come_of_improving_moves_before_anything_is_expanded() -> None:
     assert not backtracking([NEGATION], kernels=(relus,), strategy=LAYOUTS, expansions=0).run(graph).better
 
 
+def test_another_start_comes_to_its_kernels_before_anything_is_expanded() -> None:
+    """Masks of positions are such a start: what they save shows in kernels alone, and the time ends before all is expanded."""
+    shown = compile_rules([rule("Sigmoid(X)", "Exp(X)", "X:[m,n]")])[0]
+    asked = list[int]()
+
+    def start(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+        asked.append(len(candidate.moves))
+        own = moves.subset([shown])
+        yield moves.take(candidate, own.sites(own.start(candidate.graph), shown)) or candidate
+
+    b = Builder()
+    graph = b.graph(b.op("Tanh", b.op("Sigmoid", b.op("Neg", b.op("Neg", b.input("[4,4]"))))))
+    alone = backtracking([NEGATION], TableCosts(Exp=100.0), kernels=(relus,), expansions=0)
+    assert "Relu" not in ops(alone.run(graph).better[0].graph)
+    search = replace(alone, starts=(start,))
+    searched = search.run(graph)
+    assert searched.expanded == 0 and [op for op in ops(searched.better[0].graph) if op != "Identity"] == ["Relu"]
+    longer = replace(search, limits=replace(search.limits, expansions=9)).run(graph)
+    assert ops(longer.better[0].graph) == ops(searched.better[0].graph) and len(asked) == 2, "it is made once a search"
+
+
 def test_a_descent_that_the_time_ends_leaves_the_best_move_that_it_met(monkeypatch: pytest.MonkeyPatch) -> None:
     search = backtracking([NEGATION, CANCEL], kernels=(relus,))
     instants = iter([False, False])

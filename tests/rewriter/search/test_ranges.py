@@ -226,11 +226,14 @@ def test_what_depends_on_constants_alone_is_computed_once(room: int, monkeypatch
         folded.append(value)
         return angles.T
 
-    oracle = RangeOracle({}, fold=fold)
+    oracle, told = RangeOracle({}, fold=fold), list[np.ndarray]()
     for each in (oracle, oracle, *oracle.lesser.values()):
         entries = each.value(graph, table)
         assert entries is not None and np.array_equal(entries, np.cos(angles.T.astype(np.float64)).astype(np.float32))
+        told.append(entries)
     assert folded == [turned] * (1 if room else 4)
+    shared = {np.shares_memory(told[0], entries) for entries in told[1:]}
+    assert shared == {bool(room)}, "nor rounded to their type again"
 
 
 def test_a_constant_is_read_once_whichever_thread_asks_first() -> None:

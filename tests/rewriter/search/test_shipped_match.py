@@ -18,7 +18,7 @@ from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_attrs, bind_v
 from rewriter.search.directions import Direction, compile_rules
 from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, find_root_matches, join
 from rewriter.search.ranges import RangeOracle
-from rulegen.numeric.samples import HIDING, POSITIONED, positioned
+from rulegen.numeric.samples import HIDING, POSITIONED, masked
 from rules_db.library import open_rules
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule, dim_symbols
@@ -46,12 +46,12 @@ def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[
     tables, values, inputs = Tables(), dict[Term, int](), dict[int, TensorType]()
     binding: Mapping[str, AttrValue] = binding_of({k: bind_value(v, sizes) for k, v in rule.attrs.items()}, sizes)
     repeated = {c.arguments[0]: c.arguments[1] for c in rule.conditions if c.predicate == "repeats"}
-    masks: dict[object, Callable[[tuple[int, ...]], np.ndarray]] = {
-        c.arguments[0]: np.ones if c.predicate == "all_true" else partial(positioned, c.substitute({}, rule.attrs))
+    masks: dict[object, Callable[[np.ndarray], np.ndarray]] = {
+        c.arguments[0]: np.ones_like if c.predicate == "all_true" else partial(masked, c.substitute({}, rule.attrs))
         for c in rule.conditions
         if c.predicate in ("all_true", *POSITIONED)
     }
-    masks |= {c.arguments[1]: lambda shape: np.full(shape, -np.inf) for c in rule.conditions if c.predicate in HIDING}
+    masks |= {c.arguments[1]: lambda values: np.full_like(values, -np.inf) for c in rule.conditions if c.predicate in HIDING}
     for term in walk(roots):
         if term.is_var:
             sample = rule.types[term.name]
@@ -60,10 +60,7 @@ def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[
                 values[term] = tables.add_constant(Constant.of(twice(type_, repeated[term]), type_))
                 continue
             if term in masks:
-                shape = concrete(type_.shape)
-                assert shape is not None
-                mask = masks[term](shape)
-                entries = np.isfinite(mask) if type_.dtype == DataType.BOOL else mask
+                entries = masks[term](random(type_, np.random.default_rng(0)))
                 values[term] = tables.add_constant(Constant.of(entries.astype(type_.dtype.numpy()), type_))
                 continue
             values[term] = tables.new_value(type_, term.name)
