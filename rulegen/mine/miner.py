@@ -11,7 +11,6 @@ follow from several.
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -54,7 +53,7 @@ _FATES = frozenset([_UNPROVED, _SUSPICIOUS, _LOST])
 
 
 _AHEAD = 8
-"""Forms of cones for each worker that are under way: what a long one keeps waiting, others do not wait for."""
+"""Cones for each worker that are looked at together."""
 
 
 @dataclass
@@ -96,12 +95,13 @@ def mine(
     for count, (name, graph) in enumerate(models.items(), 1):
         pieces = itertools.chain(cones(graph, limits), _all_of(graph, limits or Cutting()))
         lifted = sorted(_lifted(pieces, seen), key=lambda c: (c.operators, len(c.roots), str(c.roots)))
-        model = "-".join(name.split())
-        ahead = _Ahead(miner, model, lifted, workers)
-        for cone in lifted:
-            ahead.look_ahead()
-            ahead.take()
-            miner.look_at(model, cone)
+        model, start = "-".join(name.split()), 0
+        while start < len(lifted):
+            window = lifted[start : start + _AHEAD * workers.count]
+            start += len(window)
+            miner.look_ahead(model, window, workers)
+            for cone in window:
+                miner.look_at(model, cone)
         progress(count, len(models))
     return miner.mining
 
@@ -162,14 +162,18 @@ class _Miner:
                 self.mining.cones += 1
                 self._enter(model, form)
 
-    def unknown_forms(self, model: str, cone: Cone) -> dict[str, Cone]:
-        """What will be asked of a cone, as the rules so far normalise it, of which the journal has nothing: by its key there."""
-        forms = {_key(model, form): form for form in self._forms(cone) if cone_key(form) not in self._seen}
-        return {key: form for key, form in forms.items() if self._journal.get(key) is None}
+    def look_ahead(self, model: str, window: Sequence[Cone], workers: UnitWorkers) -> None:
+        """Has workers find out what will be asked of some cones, as the rules found so far normalise them.
 
-    def enter_found(self, key: str, record: list[list[Any]]) -> None:
-        """Enters in the journal what a worker found out."""
-        self._journal.put(key, record)
+        Each is asked again in its turn, when all rules before it are there: what was found out for another form is not used.
+        """
+        if workers.count == 1:
+            return
+        forms = {_key(model, form): form for cone in window for form in self._forms(cone) if cone_key(form) not in self._seen}
+        new = {key: form for key, form in forms.items() if self._journal.get(key) is None}
+        units = [[self.seed, model, *_packed(form)] for form in new.values()]
+        for key, record in zip(new, sent_by(workers, record_data, units, _read), strict=True):
+            self._journal.put(key, record)
 
     def _forms(self, cone: Cone) -> Iterator[Cone]:
         """The cone as the rules found so far normalise it; rules that are found on the way count for what follows."""
@@ -276,35 +280,6 @@ class _Miner:
         except Contradicted:
             return _SUSPICIOUS
         return _LOST if rule is None else format_rule(rule)
-
-
-class _Ahead:
-    """Has workers find out what will be asked of the cones of a model, as the rules found so far normalise them.
-
-    Each is asked again in its turn, when all rules before it are there: what was found out for another form is not used.
-    """
-
-    def __init__(self, miner: _Miner, model: str, cones: Sequence[Cone], workers: UnitWorkers) -> None:
-        self._miner, self._model, self._workers = miner, model, workers
-        self._rest = iter(cones if workers.count > 1 else ())
-        self._asked = deque[tuple[Sequence[str], Iterator[list[list[Any]]]]]()
-        self._keys: set[str] = set()
-
-    def look_ahead(self) -> None:
-        """Asks about the next cones, until enough are under way."""
-        while len(self._keys) < _AHEAD * self._workers.count and (cone := next(self._rest, None)) is not None:
-            forms = self._miner.unknown_forms(self._model, cone)
-            new = {key: form for key, form in forms.items() if key not in self._keys}
-            units = [[self._miner.seed, self._model, *_packed(form)] for form in new.values()]
-            self._keys.update(new)
-            self._asked.append((list(new), sent_by(self._workers, record_data, units, _read)))
-
-    def take(self) -> None:
-        """Waits for what was asked about the next cone."""
-        keys, found = self._asked.popleft() if self._asked else ((), iter(()))
-        for key, record in zip(keys, found, strict=True):
-            self._keys.remove(key)
-            self._miner.enter_found(key, record)
 
 
 @unit_of_work
