@@ -163,7 +163,7 @@ class RuleStore:
             patience: seconds to wait for a server that does not answer: it did before, or another process starts it.
 
         Raises:
-            StoreError: no such file (with ``create=False``), a file of text, not a database, of a newer version, or not to be opened.
+            StoreError: no such file (with ``create=False``), text, not a database, of a newer version, or not to be opened.
         """
         parsed = parsed_url(url if "://" in url else os.path.abspath(url))
         path = parsed.database if parsed.get_backend_name() == "sqlite" else None
