@@ -66,7 +66,7 @@ class UnitWorkers(ABC):
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
         """What a function gives of each unit, in their order.
 
-        Processes and who works at a database begin at once; this process and a cluster do when the first result is asked for.
+        Other processes begin at once; this one does when the first result is asked for.
         """
 
     def close(self) -> None:  # noqa: B027  # there may be none to end
@@ -265,16 +265,24 @@ class Cluster(UnitWorkers):
         return str(self._client.dashboard_link)
 
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
-        """Raises StoreError where the workers have another package, or the scheduler does not come back."""
+        """Raises StoreError, as a result is asked for, where the workers have another package, or the scheduler stays away."""
+        client, futures = self._client, dict[int, Any]()
+        with suppress(OSError):  # who asks for the first result meets it
+            self._ask(function, units, 0, futures)
+        return self._given(function, units, client, futures)
+
+    def _ask(self, function: Callable[[_T], _R], units: Sequence[_T], given: int, futures: dict[int, Any]) -> None:
+        """Has as few units under way as are worth having."""
+        for place in range(given, min(given + 4 * self.count, len(units))):
+            if place not in futures:
+                futures[place] = self._submitted(function, units[place])
+
+    def _given(self, function: Callable[[_T], _R], units: Sequence[_T], client: Any, futures: dict[int, Any]) -> Iterator[_R]:
         given = 0
         while given < len(units):
             try:
-                # Named by their content, equal units are one, whoever asks for them. As few as are worth having are under way.
-                ahead, futures = 4 * self.count, dict[int, Any]()
                 while given < len(units):
-                    for place in range(given, min(given + ahead, len(units))):
-                        if place not in futures:
-                            futures[place] = self._submitted(function, units[place])
+                    self._ask(function, units, given, futures)
                     result = futures.pop(given).result()
                     given += 1
                     yield result
@@ -282,11 +290,14 @@ class Cluster(UnitWorkers):
                 raise StoreError(f"{self.address}: {problem}") from None
             except (OSError, self._dask.client.FutureCancelledError, self._dask.scheduler.KilledWorker) as problem:
                 logger.warning("%s: %s; the units that were not done are done again", self.address, problem)
-                self._client.close(timeout=1)
-                self._client = self._connected(PATIENCE)
+                if self._client is client:  # else who asked for other units met it first
+                    self._client.close(timeout=1)
+                    self._client = self._connected(PATIENCE)
+                client, futures = self._client, {}
 
     def _submitted(self, function: Callable[[_T], _R], unit: _T) -> Any:
         name = f"{function.__module__}.{function.__qualname__}"
+        # Named by their content, equal units are one, whoever asks for them.
         content = hashlib.blake2b(pickle.dumps((name, unit, generator_digest())), digest_size=16).hexdigest()
         return self._client.submit(
             _done_there, function, unit, generator_digest(), key=f"{function.__name__}-{content}", retries=2

@@ -38,9 +38,13 @@ def write_text(path: str | Path, text: str) -> None:
 def check_writable(path: str | Path, read: Iterable[str | Path] = ()) -> None:
     """Raises StoreError where :func:`write_text` would, or would replace a file that is read: to be asked before long work.
 
+    Standard output has a path of its own, so that the name that stands for it elsewhere is meant for no file.
+
     Args:
         read: the files that are read.
     """
+    if str(path) == "-":
+        raise StoreError("-: no file is written of that name; give another path, or /dev/stdout for standard output")
     if not is_device(path) and any(same_file(path, other) for other in read):
         raise StoreError(f"{path}: this file is read, too; give another path")
     try:

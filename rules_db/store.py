@@ -163,12 +163,15 @@ class RuleStore:
             patience: seconds to wait for a server that does not answer: it did before, or another process starts it.
 
         Raises:
-            StoreError: no such file (with ``create=False``), not a database, of a newer version, or not to be opened.
+            StoreError: no such file (with ``create=False``), text, not a database, of a newer version, or not to be opened.
         """
         parsed = parsed_url(url if "://" in url else os.path.abspath(url))
         path = parsed.database if parsed.get_backend_name() == "sqlite" else None
         name = path or parsed.render_as_string(hide_password=True)
         file = path and path.removeprefix("file:")
+        if path and path.endswith(".rules"):
+            way_out = "give another path ('rulegen merge FILE.rules --out rules.db' makes a database of a file)"
+            raise StoreError(f"{path}: what ends in .rules is text, and no database; {way_out}")
         if path and file and file != ":memory:" and parsed.query.get("mode") != "memory" and not os.path.exists(file):
             if not create:
                 raise StoreError(f"{path}: there is no such rule database; {_grow_one(path)}")

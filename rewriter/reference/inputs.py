@@ -58,7 +58,8 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]], otherwise: int
             sizes = solve(equations(dim, size), sizes)
             bound = evaluate_dim(dim, sizes)
             if isinstance(bound, int) and bound != size:
-                raise InputError(f"--input {name}: size {size} contradicts {dim} = {bound} of the model")
+                known = bound if isinstance(dim, int) else f"{dim} = {bound}"
+                raise InputError(f"--input {name}: size {size} contradicts {known} of the model")
             if isinstance(bound, SymDim) and len(bound.symbols()) == 1:
                 raise InputError(f"--input {name}: size {size} does not fit {bound} of the model")
     assumed = dict[str, int]()

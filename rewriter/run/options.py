@@ -269,6 +269,8 @@ class Options:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.explain and not self.searches:
+            raise InputError("--explain tells of a search, and with --clean or --budget 0 there is none; leave one of them out")
         if self.search_kernels and self.deterministic:
             raise InputError(
                 "--search-kernels reads a clock, --deterministic none: search first, with "

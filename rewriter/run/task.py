@@ -76,7 +76,8 @@ class Task:
 
     def notes(self) -> list[str]:
         """Lines about the model as it was read, and about what was asked for, for the summary."""
-        sizes = [f"measured with {', '.join(self.assumed)}; set sizes with --input NAME=..."] if self.assumed else []
+        done = "measured" if self.options.searches else "checked" if self.options.clean else None
+        sizes = [f"{done} with {', '.join(self.assumed)}; set sizes with --input NAME=..."] if done and self.assumed else []
         is_unheeded = self.options.deterministic and self.options.searches and self.options.budget != Options().budget
         unheeded = ["--deterministic reads no clock: --budget did not end the run"] if is_unheeded else []
         return [*self.original.notes, *sizes, *unheeded, *self.remarks]

@@ -18,7 +18,7 @@ from mugraph.files import is_device
 from rulegen.commons import SharedWorkers
 from rulegen.workers import Cluster, UnitWorkers, open_workers
 from rules_db.databases import PATIENCE, without_password
-from rules_db.files import check_writable
+from rules_db.files import check_writable, write_text
 from rules_db.history import LogEntry
 from rules_db.library import open_rules
 from rules_db.store import RuleStore
@@ -28,6 +28,7 @@ from rules_db.trust.rule import Rule
 __all__ = [
     "bar",
     "check_targets",
+    "fresh_option",
     "history_of",
     "jobs_option",
     "name_of",
@@ -43,6 +44,7 @@ __all__ = [
     "together_option",
     "trust_option",
     "working",
+    "write_rules",
 ]
 
 
@@ -90,6 +92,8 @@ jobs_option = click.option(
     "--jobs", type=click.IntRange(1), default=_cores, show_default="one per core", metavar="N", help="Processes to work in."
 )
 
+
+fresh_option = click.option("--fresh", is_flag=True, help="Do not resume: forget what an earlier run finished.")
 
 scheduler_option = click.option(
     "--scheduler", metavar="ADDRESS", help="Work on a Dask cluster instead: its scheduler, such as tcp://host:8786."
@@ -191,3 +195,9 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
     """A line for each rule."""
     for rule in rules:
         console.print(f"{rule.id} {rule.float_class:<12} {rule}", markup=False)
+
+
+def write_rules(console: Console, out: Path, text: str, rules: Sequence[Rule]) -> None:
+    """Writes rules to a file, and says so. Raises StoreError where that cannot be."""
+    write_text(out, text)
+    console.print(f"{len(rules)} rules written to {out}", markup=False)

@@ -1,4 +1,4 @@
-"""The commands that find rules: grow, mine, ship."""
+"""The commands that grow groups: grow, ship."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ from difflib import get_close_matches
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 import rules_db
-from mugraph.blocks.schedule import LIMITS
-from mugraph.graph import Graph
-from mugraph.onnx import ModelError, load
 from rulegen.cli.console import (
-    bar,
     check_targets,
+    fresh_option,
     jobs_option,
     output,
     print_rules,
@@ -28,34 +24,25 @@ from rulegen.cli.console import (
     store_rules,
     together_option,
     working,
+    write_rules,
 )
-from rulegen.cli.texts import kernels_text, mined_text, shipped_text
+from rulegen.cli.texts import shipped_text
 from rulegen.grow.growth import Growth
 from rulegen.grow.stages import grow_parts
 from rulegen.grow.tested import rules_on_tests
 from rulegen.journal import Journal
-from rulegen.mine.cuts import Cutting
-from rulegen.mine.miner import mine
-from rulegen.mine.remaining import remaining
-from rulegen.mugraphs.enumerate import EnumerationLimits
-from rulegen.mugraphs.lax import SubprogramBounds
-from rulegen.mugraphs.mining import mine_kernels
-from rulegen.mugraphs.search import KernelSearch
-from rulegen.show.equations import typing_text
 from rulegen.workers import UnitWorkers
 from rulegen.workloads import GROUPS, WORKLOADS
 from rulegen.workloads.workload import Workload
-from rules_db.files import StoreError, check_writable, write_text
-from rules_db.library import open_rules, shipped_rules
-from rules_db.trust.certificate import Evidence, Trust
+from rules_db.files import check_writable, write_text
+from rules_db.library import shipped_rules
+from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["SHIPPED", "grow_command", "mine_command", "ship_command"]
+__all__ = ["SHIPPED", "grow_command", "ship_command"]
 
 SHIPPED = Path(rules_db.__file__).parent / "shipped"
 """The folder of the rules that come with the package."""
-
-_fresh = click.option("--fresh", is_flag=True, help="Do not resume: forget what an earlier run finished.")
 
 
 def _group(context: click.Context, parameter: click.Parameter, name: str | None) -> tuple[str, tuple[Workload, ...]]:
@@ -125,7 +112,7 @@ def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:
 @jobs_option
 @scheduler_option
 @together_option
-@_fresh
+@fresh_option
 def grow_command(
     group: tuple[str, tuple[Workload, ...]],
     max_ops: int | None,
@@ -160,7 +147,7 @@ def grow_command(
     console.print(_table({growth.workload.name: [growth] for growth in growths}))
     grown = [rule for growth in growths for rule in growth.rules]
     if out is not None:
-        _write_rules(console, out, shipped_text(name, growths), grown)
+        write_rules(console, out, shipped_text(name, growths), grown)
     if rules is not None:
         store_rules(console, rules, grown, Trust.TESTED if with_tests else Trust.PROVED)
     for journal in journals:
@@ -168,12 +155,6 @@ def grow_command(
     if out is None and rules is None:
         print_rules(console, grown)
     _tell_contradicted(growths)
-
-
-def _write_rules(console: Console, out: Path, text: str, rules: Sequence[Rule]) -> None:
-    """Writes rules to a file, and says so. Raises StoreError where that cannot be."""
-    write_text(out, text)
-    console.print(f"{len(rules)} rules written to {out}", markup=False)
 
 
 def _tell_contradicted(growths: Iterable[Growth]) -> None:
@@ -185,137 +166,13 @@ def _tell_contradicted(growths: Iterable[Growth]) -> None:
         sys.exit(1)
 
 
-@click.command("mine")
-@click.argument(
-    "models", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="MODEL..."
-)
-@rules_file_option
-@click.option("--rules", metavar="URL", help="Rule database (path or URL) that the rules enter.")
-@click.option("--unproved", type=click.Path(path_type=Path), metavar="FILE", help="Write what is true as far as tested.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
-@click.option(
-    "--after",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE.rules",
-    multiple=True,
-    help="Rules that are there: what they derive at once is no rule.",
-)
-@click.option("--leaves", type=click.IntRange(1, 8), default=Cutting.leaves, show_default=True, help="Of a cone, at most.")
-@click.option("--operators", type=click.IntRange(1, 40), default=Cutting.operators, show_default=True, help="Of a cone, at most.")
-@click.option("--kernels", is_flag=True, help="Search kernels for the Lax subprograms of the models instead.")
-@click.option("--block-ops", type=click.IntRange(1, 20), default=11, show_default=True, help="With --kernels: of a block graph.")
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="With --kernels: for a subprogram, of a processor.",
-)
-@click.option(
-    "--device", type=click.Choice(list(LIMITS)), default="h200", show_default=True, help="With --kernels: whose memory they fit."
-)
-@jobs_option
-@scheduler_option
-@together_option
-@_fresh
-def mine_command(
-    models: tuple[Path, ...],
-    out: Path | None,
-    rules: str | None,
-    unproved: Path | None,
-    seed: int,
-    after: tuple[Path, ...],
-    leaves: int,
-    operators: int,
-    kernels: bool,
-    block_ops: int,
-    seconds: float,
-    device: str,
-    jobs: int,
-    scheduler: str | None,
-    together: str | None,
-    fresh: bool,
-) -> None:
-    """Finds rules for what models spell out.
-
-    The rules lead to composite operators that a runtime has. The pieces of the models (cones) are compared with all of these
-    and with smaller pieces; what agrees in numbers and is proved becomes a rule. With --kernels they lead to kernels: block
-    graphs that compute a subprogram are enumerated. A search that was interrupted or killed resumes where it stopped.
-    """
-    if kernels and (unproved is not None or after):
-        raise click.UsageError("--unproved and --after are for spellings: of kernels, what is not computed right is no rule")
-    check_targets(rules, out, unproved)
-    loaded = {}
-    for path in sorted(models):
-        try:
-            loaded[path.stem] = load(path)
-        except ModelError as problem:
-            raise StoreError(str(problem)) from None
-    graphs = {name: model.graph for name, model in loaded.items()}
-    if kernels:
-        how = KernelSearch(EnumerationLimits(operators=block_ops, seconds=seconds), LIMITS[device], seed=seed)
-        with working(jobs, scheduler, together) as workers:
-            _mine_kernels(graphs, how, workers, fresh, rules, out)
-        return
-    cutting = Cutting(leaves=leaves, operators=operators)
-    digests = {name: model.digest() for name, model in loaded.items()}
-    journal = Journal.of({"group": "mine", "how": cutting, "seed": seed, "models": digests}, fresh=fresh)
-    with working(jobs, scheduler, together) as workers, bar("mine") as show:
-        mining = mine(graphs, cutting, seed, show, journal, workers)
-    if after:
-        mining.rules = remaining(mining.rules, (rule for file in after for rule in open_rules(str(file))))
-    if unproved is not None:
-        write_text(unproved, "".join(f"{pair} | {typing_text(pair.types)}\n" for pair in mining.unproved))
-    console = output()
-    counted = f"{mining.cones:,} cones, {len(mining.rules)} rules, {len(mining.unproved)} pairs without a proof"
-    console.print(f"{len(graphs)} models, {counted}", markup=False)
-    if out is not None:
-        _write_rules(console, out, mined_text(mining.rules, seed), mining.rules)
-    if rules is not None:
-        store_rules(console, rules, mining.rules)
-    journal.remove()
-    if out is None and rules is None:
-        print_rules(console, mining.rules)
-    for pair in mining.suspicious:
-        console.print(f"proof contradicted: {pair}", markup=False)
-    if mining.suspicious:
-        sys.exit(1)
-
-
-def _mine_kernels(
-    graphs: Mapping[str, Graph], how: KernelSearch, workers: UnitWorkers, fresh: bool, rules: str | None, out: Path | None
-) -> None:
-    """Searches kernels for the subprograms of models, and writes the rules that lead to them."""
-    journal = Journal.of({"group": "kernels", "how": how}, fresh=fresh)
-    with bar("search kernels") as show:
-        outcomes = mine_kernels(graphs, SubprogramBounds(), how, journal, show, workers)
-    found = list({rule.id: rule for one in outcomes for rule in one.rules}.values())
-    console = output()
-    table = Table("subprogram", "operators", "states", "pruned", "candidates", "refuted", "rules", "seconds", "note")
-    for column in table.columns[1:-1]:
-        column.justify = "right"
-    for one in outcomes:
-        numbers = (one.operators, one.states, one.pruned, one.candidates, one.refuted, len(one.rules))
-        table.add_row(one.goal.name, *(f"{number:,}" for number in numbers), f"{one.seconds:.1f}", one.note)
-    console.print(table)
-    proved = sum(rule.certificate.evidence is Evidence.PROVED for rule in found)
-    console.print(f"{len(graphs)} models, {len(outcomes)} subprograms, {len(found)} rules, {proved} of them proved", markup=False)
-    if out is not None:
-        _write_rules(console, out, kernels_text(found, how.seed), found)
-    if rules is not None:
-        store_rules(console, rules, found, Trust.TESTED)
-    journal.remove()
-    if out is None and rules is None:
-        print_rules(console, found)
-
-
 @click.command("ship")
 @click.option("--out", type=click.Path(path_type=Path), default=SHIPPED, metavar="FOLDER", help="Default: the package's own.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of all random inputs.")
 @jobs_option
 @scheduler_option
 @together_option
-@_fresh
+@fresh_option
 def ship_command(out: Path, seed: int, jobs: int, scheduler: str | None, together: str | None, fresh: bool) -> None:
     """Grows every group that ships and writes FOLDER/GROUP.rules.
 

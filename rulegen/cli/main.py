@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures.process import BrokenProcessPool
+from importlib import import_module
 
 import click
 
 from mugraph.console import USER_EXIT, run_click
-from rulegen.cli.auditing import audit_command
-from rulegen.cli.growing import grow_command, mine_command, ship_command
-from rulegen.cli.keeping import prune_command, remove_command, status_command, verify_log_command
-from rulegen.cli.lending import work_command
-from rulegen.cli.sharing import export_command, import_command, merge_command, pull_command, push_command
-from rulegen.cli.showing import explain_command, prove_command, show_command, stats_command
-from rulegen.cli.spelling import spell_command
 from rules_db.exchange import RuleTextError
 from rules_db.files import StoreError
 from rules_db.trust.properties import AxiomError
@@ -22,34 +16,48 @@ from rules_db.trust.properties import AxiomError
 __all__ = ["cli", "main"]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_COMMANDS = {
+    "grow": "growing",
+    "mine": "mining",
+    "spell": "spelling",
+    "ship": "growing",
+    "work": "lending",
+    "stats": "showing",
+    "show": "showing",
+    "explain": "showing",
+    "prove": "showing",
+    "import": "sharing",
+    "audit": "auditing",
+    "export": "sharing",
+    "merge": "sharing",
+    "pull": "sharing",
+    "push": "sharing",
+    "status": "keeping",
+    "remove": "keeping",
+    "prune": "keeping",
+    "verify-log": "keeping",
+}
+"""Modules of the commands. All of them import for more than a second, and what one command needs not for half of that."""
+
+
+class _Commands(click.Group):
+    """Imports a command when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = import_module(f"rulegen.cli.{_COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="onnx-superopt")
 def cli() -> None:
     """Generates, certifies and audits rewrite rules."""
-
-
-for _command in (
-    grow_command,
-    mine_command,
-    spell_command,
-    ship_command,
-    work_command,
-    stats_command,
-    show_command,
-    explain_command,
-    prove_command,
-    import_command,
-    audit_command,
-    export_command,
-    merge_command,
-    pull_command,
-    push_command,
-    status_command,
-    remove_command,
-    prune_command,
-    verify_log_command,
-):
-    cli.add_command(_command)
 
 
 def main() -> None:

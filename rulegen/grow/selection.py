@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -21,25 +21,31 @@ from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["derivable_data", "macro_data", "macros", "minimal", "ranked", "saving", "wider_data"]
+__all__ = ["derivable", "derivable_data", "macro_data", "macros", "minimal", "ranked", "saving", "wider_data"]
 
 _MOST_PROPOSALS = 12
 """Proposals that are tried on the others."""
 
 
-def minimal(rules: Sequence[Rule], before: Sequence[Rule], workers: UnitWorkers, journal: Journal) -> list[Rule]:
-    """The rules without those that the others, or rules that stand before them, derive; the last are tried first.
-
-    A rule that all others together do not derive stays. Of the rest each is asked about in turn, without those that went.
-    """
+def derivable(rules: Sequence[Rule], before: Sequence[Rule], workers: UnitWorkers, journal: Journal) -> Iterator[list[bool]]:
+    """Asks workers which rules all others together, and rules that stand before them, derive; answers come in order."""
     bare = list(map(_bare, [*before, *rules]))
     places = list(range(len(before), len(bare)))
     units = [[bare, places[start : start + QUESTIONS]] for start in range(0, len(places), QUESTIONS)]
-    found = recorded(journal, "derivable", workers, derivable_data, units, _read_answers)
-    derivable = [answer for answers in found for answer in answers]
+    return recorded(journal, "derivable", workers, derivable_data, units, _read_answers)
+
+
+def minimal(rules: Sequence[Rule], before: Sequence[Rule], answers: Iterator[list[bool]], journal: Journal) -> list[Rule]:
+    """The rules without those that the others, or rules that stand before them, derive; the last are tried first.
+
+    Args:
+        answers: which ones all others together derive, as :func:`derivable` tells. The others stay; of these each is asked about
+            in turn, without those that went.
+    """
     kept, deriver = list(rules), Deriver([*before, *rules], THOROUGH)
+    is_derivable = [answer for each in answers for answer in each]
     for number, rule in reversed(list(enumerate(rules))):
-        if derivable[number] and journal.recalled(f"redundant {number}", partial(deriver.redundant, rule)):
+        if is_derivable[number] and journal.recalled(f"redundant {number}", partial(deriver.redundant, rule)):
             kept.remove(rule)
             deriver.remove(rule)
     return kept

@@ -11,7 +11,7 @@ from rulegen.grow.candidates import GatedCandidates, PartGate, gated_candidates
 from rulegen.grow.certification import FATES, Certifier, Prospect, declared_data, prospect_data, read_declared, shared_prover
 from rulegen.grow.growth import Growth, Stage, StageClock
 from rulegen.grow.recorded import recorded
-from rulegen.grow.selection import macros, minimal, ranked
+from rulegen.grow.selection import derivable, macros, minimal, ranked
 from rulegen.journal import Journal
 from rulegen.prune.derive import Deriver
 from rulegen.prune.instances import more_general_first
@@ -91,8 +91,9 @@ def _grown(growers: Sequence[_Grower], known: Sequence[Rule]) -> list[Growth]:
     for grower, found in zip(growers, gated, strict=True):
         grower.begin(found)
     growths: list[Growth] = []
-    for grower, following in zip(growers, [*growers[1:], None], strict=True):
-        growths.append(grower.run([*known, *(rule for growth in growths for rule in growth.rules)], following))
+    for number, grower in enumerate(growers):
+        before = [*known, *(rule for growth in growths for rule in growth.rules)]
+        growths.append(grower.run(before, growers[number + 1 :]))
     return growths
 
 
@@ -114,20 +115,20 @@ class _Grower:
         self._declared = recorded(self.journal, "declared", self.workers, declared_data, equations, read_declared)
         self._ahead = deque[_Window]()
 
-    def run(self, before: Sequence[Rule], following: _Grower | None) -> Growth:
+    def run(self, before: Sequence[Rule], following: Sequence[_Grower]) -> Growth:
         """Certifies candidates, and chooses the rules that stay beside those before them.
 
         Args:
             before: rules that are there.
-            following: whose candidates workers may look at when they have nothing else to do.
+            following: whose candidates workers look at behind those of this one.
         """
         growth, workers, journal, certifier = self.growth, self.workers, self.journal, self._certifier
         self.clock.resume()
         deriver = Deriver(before)
-        self._certify(deriver)
-        if following is not None:
-            following.look_ahead(deriver)
-        growth.rules = minimal(growth.rules, before, workers, journal)
+        self._certify(deriver, following)
+        answers = derivable(growth.rules, before, workers, journal)
+        self._look_ahead(deriver, following)  # behind these questions
+        growth.rules = minimal(growth.rules, before, answers, journal)
         self.clock.stage("minimal", len(growth.rules))
         further = macros(growth.derived, growth.rules, before, certifier, workers, journal)
         self.clock.stage("macros", len(further))
@@ -141,11 +142,11 @@ class _Grower:
         self.clock.stage("unproved", len(growth.unproved))
         return growth
 
-    def _certify(self, deriver: Deriver) -> None:
+    def _certify(self, deriver: Deriver, following: Sequence[_Grower]) -> None:
         """Floats and proofs, in order of generality, for the candidates that the rules proved so far do not derive."""
         growth = self.growth
         fates: dict[CandidateRule, str] = {}
-        for candidate, fate in self._fates(deriver):
+        for candidate, fate in self._fates(deriver, following):
             fates[candidate] = fate
             if fate == "unproved":
                 growth.unproved.append(candidate)
@@ -160,23 +161,31 @@ class _Grower:
         self.clock.stage("floats", sum(fate not in ("derived", "lost") for fate in fates.values()))
         self.clock.stage("proved", len(growth.rules))
 
-    def look_ahead(self, deriver: Deriver) -> None:
+    def _look_ahead(self, deriver: Deriver, following: Sequence[_Grower]) -> None:
         """Asks what becomes of the next candidates that the rules so far do not derive, until enough are under way."""
         if self.workers.count == 1:
             return
-        while len(self._ahead) < _WINDOWS:
-            start = self._ahead[-1].stop if self._ahead else self._next
-            numbers = range(start, min(start + _AHEAD * self.workers.count, len(self._candidates)))  # there may be more by now
-            if not numbers:
-                return
-            open_ = [number for number in numbers if self.journal.get(f"candidate {number}") is None]
-            derived = {number: deriver.derives(self._candidates[number]) for number in open_}
-            asked = [number for number in open_ if not derived[number]]
-            units = [self._certifier.unit(self._candidates[number]) for number in asked]
-            found = sent_by(self.workers, prospect_data, units, Prospect.read)
-            self._ahead.append(_Window(numbers.stop, deque(asked), found, derived, (deriver, len(self.growth.rules))))
+        growers = [self, *following]
+        under_way = sum(len(window.asked) for grower in growers for window in grower._ahead)
+        for grower in growers:
+            while under_way < _AHEAD * self.workers.count and (window := grower._next_window(deriver)) is not None:
+                grower._ahead.append(window)
+                under_way += len(window.asked)
 
-    def _fates(self, deriver: Deriver) -> Iterator[tuple[CandidateRule, str]]:
+    def _next_window(self, deriver: Deriver) -> _Window | None:
+        """Asks about the candidates behind those that were asked about; ``None`` where there are none."""
+        start = self._ahead[-1].stop if self._ahead else self._next
+        numbers = range(start, min(start + self.workers.count, len(self._candidates)))
+        if not numbers:
+            return None
+        open_ = [number for number in numbers if self.journal.get(f"candidate {number}") is None]
+        derived = {number: deriver.derives(self._candidates[number]) for number in open_}
+        asked = [number for number in open_ if not derived[number]]
+        units = [self._certifier.unit(self._candidates[number]) for number in asked]
+        found = sent_by(self.workers, prospect_data, units, Prospect.read)
+        return _Window(numbers.stop, deque(asked), found, derived, (deriver, deriver.count))
+
+    def _fates(self, deriver: Deriver, following: Sequence[_Grower]) -> Iterator[tuple[CandidateRule, str]]:
         """The end of each candidate, in order, from the journal where it was found before: one of FATES, or a rule's text.
 
         What becomes of those that the rules so far do not derive is found out for several at the same time. Each is asked again
@@ -185,11 +194,11 @@ class _Grower:
         """
         for number, candidate in enumerate(self._candidates):
             self._next = number
-            self.look_ahead(deriver)
+            self._look_ahead(deriver, following)
             found, derived = None, None
             if self._ahead:
                 window = self._ahead[0]
-                if window.rules == (deriver, len(self.growth.rules)):
+                if window.rules == (deriver, deriver.count):
                     derived = window.derived.get(number)
                 if window.asked and window.asked[0] == number:
                     window.asked.popleft()
@@ -214,7 +223,7 @@ class _Window:
         asked: numbers of those that were asked about and not yet looked at.
         found: what becomes of these.
         derived: by number, whether the rules derived it.
-        rules: whom that was asked, and how many rules had been proved.
+        rules: who was asked that, with how many rules.
     """
 
     stop: int
@@ -224,11 +233,8 @@ class _Window:
     rules: tuple[Deriver, int]
 
 
-_AHEAD = 4
-"""Candidates for each worker whose prospects are asked for together."""
-
-_WINDOWS = 2
-"""So many times that: workers have the next ones while this process looks at what they found."""
+_AHEAD = 8
+"""Prospects for each worker that are under way: what a long one keeps waiting, others do not wait for."""
 
 
 def _fate(candidate: CandidateRule, deriver: Deriver, certifier: Certifier, found: Prospect | None) -> str:

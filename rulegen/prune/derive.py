@@ -55,6 +55,11 @@ class Deriver:
         """Makes a rule available, in both directions as far as one side binds the other's variables."""
         self._rule_laws.append(self._laws.add(rule))
 
+    @property
+    def count(self) -> int:
+        """How many rules were made available."""
+        return len(self._rule_laws)
+
     def remove(self, rule: Rule) -> None:
         """Takes a rule away."""
         self._laws.suspend(self._law_of(rule))

@@ -20,7 +20,7 @@ import pytest
 from rulegen import workers as workers_module
 from rulegen.grow.candidates import delta_data
 from rulegen.grow.certification import FATES, prospect_data
-from rulegen.grow.stages import grow
+from rulegen.grow.stages import grow, grow_parts
 from rulegen.journal import Journal
 from rulegen.workers import Cluster, Here, Processes, UnitWorkers, open_workers
 from rulegen.workloads import get_workload
@@ -151,6 +151,29 @@ class Lying(UnitWorkers):
             if function is prospect_data and result[0] not in FATES:
                 result[0] = format_rule(replace(parse_rule(result[0]), certificate=Certificate(())))
             yield result
+
+
+class Noting(Here):
+    """This process, as if it were several, that notes whose candidates it was asked about."""
+
+    count = 8
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
+        if function is prospect_data:
+            self.asked += [("prospect", growth[0]["name"]) for growth, *_ in units]
+        elif units:
+            self.asked.append((function.__name__, ""))
+        return super().map(function, units)
+
+
+def test_workers_look_at_all_later_parts_before_the_last_questions_of_the_first() -> None:
+    workers, names = Noting(), ("linear-gemm", "conv-scale", "guard")
+    grow_parts([get_workload(name) for name in names], 2, workers=workers)
+    questions = workers.asked.index(("derivable_data", ""))
+    assert ("prospect", "guard") in workers.asked[:questions]
 
 
 def test_a_worker_cannot_bring_a_rule_that_is_not_proved(tmp_path: Path, alone: str) -> None:

@@ -411,6 +411,15 @@ def test_an_addition_is_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.
         assert store.add_all(RULES) == len(RULES)
 
 
+def test_a_file_of_text_is_no_damaged_database(tmp_path: Path) -> None:
+    file = tmp_path / "x.rules"
+    for text in (format_rules(RULES), ""):  # as it is, and where there is none
+        with pytest.raises(StoreError, match=r"x\.rules: what ends in \.rules is text, and no database"):
+            RuleStore.open(str(file), create=not text)
+        write_text(file, text)
+    assert os.listdir(tmp_path) == ["x.rules"]
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "x.rules"
     write_text(file, "first")

@@ -5,17 +5,20 @@ python -m tools.ship.checked rules_db/shipped/checked.json
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
+from pathlib import Path
+
+import click
 
 from rules_db.files import write_text
 from rules_db.library import record_of_check
 
 
-def main(arguments: Sequence[str]) -> None:
-    (file,) = arguments
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def main(file: Path) -> None:
+    """Checks the rules that ship and writes FILE, which says that it was done."""
     write_text(file, record_of_check())
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -5,9 +5,10 @@ python -m tools.ship.kernel_rules rules_db/shipped/kernels.rules
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+
+import click
 
 from mugraph.onnx import load
 from rewriter.kernels.fuse.fusable import propose
@@ -45,10 +46,12 @@ def text() -> str:
     return HEADING + format_rules(rules.values())
 
 
-def main(arguments: Sequence[str]) -> None:
-    (file,) = arguments
-    Path(file).write_text(text(), encoding="utf-8")
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def main(file: Path) -> None:
+    """Writes FILE with the rules of the kernels of the Mirage paper's programs."""
+    file.write_text(text(), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -11,10 +11,10 @@ that still ship.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import click
 import onnxruntime as ort
 
 from rewriter.cost.fused import asked_directions, kept_directions
@@ -54,8 +54,11 @@ def _by_compiler(store: ProfileStore) -> Iterator[tuple[dict[str, float], dict[s
             yield {key: microseconds}, {} if text is None else {key: json.dumps(json.loads(text)[:_KEPT])}
 
 
-def main(arguments: Sequence[str]) -> None:
-    folder, *caches = map(Path, arguments)
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("caches", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="CACHE...")
+def main(folder: Path, caches: Sequence[Path]) -> None:
+    """Writes into FOLDER what runs found out that left profile stores or cost tables."""
     groups: dict[str, list[CostTable]] = {}
     for cache in caches:
         for table in tables(cache):
@@ -83,4 +86,4 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -65,7 +65,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         (("/",), ("/",)),
         ((source, "--input", "nope=2x4x32"), ("nope", "x")),
         ((source, "--input", "x=2x4"), ("x", "dimensions")),
-        ((source, "--input", "x=2x5x32"), ("x", "contradicts")),
+        ((source, "--input", "x=2x5x32"), ("x", "contradicts 4 of the model")),
         ((source, "--input", "x2x5"), ("NAME=2x128",)),
         ((source, "--input", "x=100000000000x4x32"), ("x", "smaller")),
         ((source, "--data", tmp_path / "none.npz"), ("none.npz",)),
@@ -74,7 +74,9 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         ((source, "--data", mistyped), ("float64", "declares")),
         ((source, "--json", tmp_path / "no" / "s.json"), ("s.json",)),
         ((source, "--rules", tmp_path / "none.rules"), ("none.rules",)),
+        ((source, "--json", "-"), ("/dev/stdout",)),
         ((source, "--explain", "nothing-like-it"), ("nothing-like-it",)),
+        ((source, "--explain", "--clean"), ("--explain", "--clean")),
     ]
     for arguments, texts in cases:
         _expect(_invoke(*arguments, "-o", target, "--provider", "cpu", "--budget", "5"), *texts)

@@ -118,6 +118,8 @@ def test_sizes_that_nobody_gave_are_told(tmp_path: Path) -> None:
     with workbench(tmp_path / "m.onnx") as bench:
         assert bench.task.notes() == ["measured with N = 1; set sizes with --input NAME=..."]
         assert [feed["x"].shape for feed in bench.task.feeds()] == [(1, 4), (1, 4)]
+        for options, notes in (({"clean": True}, ["checked with N = 1; set sizes with --input NAME=..."]), ({"budget": 0}, [])):
+            assert replace(bench.task, options=Options(**options)).notes() == notes
     data = [{"x": np.ones((3, 4), np.float32)}]
     with workbench(tmp_path / "m.onnx", shapes={"x": (2, 4)}, data=data) as bench:
         assert bench.task.notes() == []

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -174,6 +175,17 @@ def test_an_interrupt_is_quiet_and_leaves_nothing_half_written(arguments: tuple[
 
 def test_help_names_every_command_in_a_line() -> None:
     listed = invoke("--help").output.split("Commands:")[1].strip().splitlines()
-    assert len(listed) == len(cli.commands)
-    for command in cli.commands.values():
-        assert "..." not in command.get_short_help_str(60), command.name
+    context = click.Context(cli)
+    names = cli.list_commands(context)
+    assert len(listed) == len(names)
+    for name in names:
+        command = cli.get_command(context, name)
+        assert command is not None and command.name == name
+        assert "..." not in command.get_short_help_str(60), name
+
+
+def test_a_command_imports_what_it_needs() -> None:
+    code = "import click; from rulegen.cli.main import cli; cli.get_command(click.Context(cli), 'grow')"
+    others = "import sys; print([name for name in ('rulegen.mine', 'rulegen.mugraphs', 'rulegen.spell') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", f"{code}; {others}"], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
