@@ -9,15 +9,14 @@ whose layouts were chosen and those with the model's own.
 
 from __future__ import annotations
 
-import gc
 import heapq
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from mugraph.garbage import rare_collections
 from mugraph.graph import Graph
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Expansion, Generator, KernelGenerator, SchemeGenerator
@@ -31,8 +30,6 @@ _SPENT = "the budget was spent"
 """Why a search stopped."""
 _HASTE = 4
 """By what patience is divided behind a seed: around it another search has looked already."""
-_ALLOCATIONS = 50_000
-"""Objects made between two collections during a search."""
 
 
 def _unheard(_: Candidate) -> None:
@@ -121,7 +118,7 @@ class Backtracking:
         start = self.moves.start(graph)
         record, interrupted = _Record(start, start, told=start), False
         try:
-            with _rare_collections():
+            with rare_collections():
                 for kinds in self.strategy.phases:
                     now = time.monotonic()
                     deadline = now + self.limits.seconds
@@ -300,16 +297,3 @@ class _Record:
                 self.enter(child)
         self.expanded = other.expanded
         self.generated += other.generated
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Spares the garbage collector what a search keeps: candidates hold many objects, and hardly any are in cycles."""
-    thresholds = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(_ALLOCATIONS, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
