@@ -9,15 +9,14 @@ whose layouts were chosen and those with the model's own.
 
 from __future__ import annotations
 
-import gc
 import heapq
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from mugraph.garbage import rare_collections
 from mugraph.graph import Graph
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Expansion, Generator, KernelGenerator, SchemeGenerator
@@ -31,8 +30,6 @@ _SPENT = "the budget was spent"
 """Why a search stopped."""
 _HASTE = 4
 """By what patience is divided behind a seed, around which another search has looked already, and at a glance."""
-_ALLOCATIONS = 50_000
-"""Objects made between two collections during a search."""
 
 
 def _unheard(_: Candidate) -> None:
@@ -144,12 +141,12 @@ class Backtracking:
             rest = Rest(_Record(start, start, told=start), self.strategy.phases)
         record, interrupted = rest.record, False
         try:
-            with _rare_collections():
+            with rare_collections():
                 while rest.phases:
                     self._go_through(rest, banned, seeds, is_brief)
                     if is_brief:
                         break
-                    rest.phases, rest.front, rest.others, rest.sown = rest.phases[1:], None, {}, set()
+                    rest.phases, rest.front, rest.others, rest.sown = rest.phases[1:], None, [], set()
         except KeyboardInterrupt:
             record.stopped, interrupted = "interrupted; the best so far was kept", True
         better: dict[int, Candidate] = {}
@@ -187,7 +184,7 @@ class Backtracking:
                 self._go_on_from(seeds, expansion, rest)
             first = deadline if self.limits.descent is None else now + self.limits.descent
             for other in self._others(expansion, record, first):
-                rest.others[other.graph.digest] = self._beginning(other)
+                rest.others.append(self._beginning(other))
                 for child in expansion.descent(other, first):
                     record.keep(child)
             for child in expansion.descent(root, first):
@@ -196,7 +193,7 @@ class Backtracking:
             rest.front = self._front(record, root)
         record.stopped = self._backtrack(expansion, record, rest.front, patience)
         self._tell(record)
-        for own, front in rest.others.values():
+        for own, front in rest.others:
             if self._is_spent(expansion, record):
                 break
             own.expanded = record.expanded
@@ -402,25 +399,12 @@ class Rest:
         record: of what it found.
         phases: that are left of its strategy, the first of which may have begun.
         front: of that one, if it has, behind the model as it came.
-        others: records and fronts of that one from other starts, by their graphs' digests.
+        others: records and fronts of that one from other starts.
         sown: digests of the seeds of that one.
     """
 
     record: _Record
     phases: tuple[frozenset[MoveKind], ...]
     front: _Front | None = None
-    others: dict[int, tuple[_Record, _Front]] = field(default_factory=dict)
+    others: list[tuple[_Record, _Front]] = field(default_factory=list)
     sown: set[int] = field(default_factory=set)
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Spares the garbage collector what a search keeps: candidates hold many objects, and hardly any are in cycles."""
-    thresholds = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(_ALLOCATIONS, *thresholds[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-        gc.unfreeze()
