@@ -28,7 +28,7 @@ _PTX_REGISTER = re.compile(r"%\w+")
 _JUMP = re.compile(r"\bBRA\b.*`\((\.L\w+)\)")
 _LABEL = re.compile(r"(\.\w+(?:\.\w+)*):")
 _SECTION = ".text."
-_INSTRUCTION = re.compile(r"/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]+\*/\s+(@!?U?P\w+\s+)?([A-Z][\w.]*)\s*([^;]*);")
 _REGISTER = re.compile(r"R(\d+)")
 _TRUTH_VALUES = re.compile(r"SETP|^FCHK\b")
 """Instructions that write predicates alone."""
@@ -105,14 +105,15 @@ def _loops(lines: Sequence[str], label: re.Pattern[str], jump: re.Pattern[str]) 
 
 
 def _overwrites(lines: Sequence[str]) -> bool:
-    """Whether a loop has a product whose left operand it writes behind the product alone: in the next iteration it is another."""
+    """Whether a loop has a product of whose left operand it writes a register from there on alone: in the next iteration it is
+    another. What is written in front of the product under a condition may not be."""
     for first, last in _loops(lines, _LABEL, _JUMP):
-        body = [(found[1], found[2]) for line in lines[first : last + 1] if (found := _INSTRUCTION.match(line))]
-        written = [_written(operation, operands) for operation, operands in body]
-        for number, (operation, operands) in enumerate(body):
-            if not (operand := _left_operand(operation, operands)):
-                continue
-            if any(operand & of_it for of_it in written[number + 1 :]) and not any(operand & of_it for of_it in written[:number]):
+        body = [found.groups() for line in lines[first : last + 1] if (found := _INSTRUCTION.match(line))]
+        written = [_written(operation, operands) for _, operation, operands in body]
+        surely = [frozenset() if condition else of_it for (condition, _, _), of_it in zip(body, written, strict=True)]
+        for number, (_, operation, operands) in enumerate(body):
+            operand = _left_operand(operation, operands)
+            if operand & frozenset().union(*written[number:]) - frozenset().union(*surely[:number]):
                 return True
     return False
 

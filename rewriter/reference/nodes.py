@@ -14,8 +14,8 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops import get_operator
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, evaluate_dim
-from mugraph.terms.term import attr_symbols, bind_attrs
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, evaluate_dim
+from mugraph.terms.term import Attrs, attr_symbols, bind_attrs
 from rewriter.reference.comparison import is_float
 from rewriter.reference.threads import SharedReal, SideBySide
 from rewriter.runtime_env import RuntimeFailure, new_session
@@ -112,9 +112,29 @@ def computed(
     except ShapeError as problem:  # at these sizes the node does not run; the runtime may have seen that nobody needs it
         raise NoReference(f"the reference cannot compute {graph.tables.label(node)}: {problem}") from None
     except Exception as problem:
+        if misfit := _misfit(graph, node, attrs, operands):  # likewise; NumPy saw it before the operator did
+            raise NoReference(f"the reference cannot compute {graph.tables.label(node)}: {misfit}") from None
         problem.add_note(f"at {graph.tables.label(node)}")
         raise
     return results
+
+
+def _misfit(graph: Graph, node: Node, attrs: Attrs, operands: Sequence[Any]) -> str:
+    """What is wrong with operands of these sizes; empty where nothing is, or where their types are not known."""
+    types = [
+        TensorType(type_.dtype, np.shape(array)) if (type_ := graph.type(value)) is not None else None
+        for value, array in zip(node.inputs, operands, strict=True)
+    ]
+    known = [type_ for type_ in types if type_ is not None]
+    if node.is_opaque or len(known) < len(types):
+        return ""
+    try:
+        get_operator(node.op).types(attrs, known)
+    except ShapeError as problem:
+        return str(problem)
+    except Undecided:
+        return ""
+    return ""
 
 
 def _computable(array: Any) -> Any:

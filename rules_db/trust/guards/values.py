@@ -89,8 +89,8 @@ def _shown(once: np.ndarray, dtype: DataType, is_biased: bool) -> np.ndarray:
     """Where a mask shows something, of its entries as they are stored.
 
     Args:
-        is_biased: what it shows are biases of the scores, not zeros. In each row one of them is not below a quarter of the least
-            number of the element type, so that scores vanish beside what hides.
+        is_biased: what it shows are biases of the scores, not zeros. In each row one of them is above what hides by half the
+            largest number of the element type at least, as a zero is: scores are taken to be small beside that.
 
     Raises ValueError where it is no such mask.
     """
@@ -110,7 +110,8 @@ def _shown(once: np.ndarray, dtype: DataType, is_biased: bool) -> np.ndarray:
         return shown
     if not np.isfinite(wide[~low]).all() or not wide[~low].any():
         raise ValueError("no biases")
-    if not bool((wide.max(axis=-1) >= -largest / 4).all()):
+    hiding = np.where(low, wide, -np.inf).max(axis=-1)
+    if not bool((~low.all(axis=-1) & (wide.max(axis=-1) >= hiding + largest / 2)).all()):
         raise ValueError("a row in which nothing counts beside what hides")
     return ~low
 
@@ -195,8 +196,8 @@ def biased_band(facts: Facts, m: Term, before: Dim, after: Dim) -> bool | None:
     """m shows each position those from ``before`` places before it to ``after`` behind it and hides all others: biases of the
     scores, finite and not all zero, and -inf. No position has all hidden.
 
-    A number below half the least of the element type counts as -inf, where each row has a bias that is not below a quarter of it:
-    scores vanish beside it.
+    A number below half the least of the element type counts as -inf, where each row has a bias that is above all such numbers of
+    the row by half the largest: scores are taken to be small beside that.
     """
     return _is_band(facts, m, before, after, True)
 
@@ -268,8 +269,8 @@ def biased_stored(facts: Facts, m: Term, d: Text) -> bool | None:
     """m shows and hides the entries that d says, the text of a mask, for everything along the axes that are in front of these:
     biases of the scores, finite and not all zero, and -inf. It is no band.
 
-    A number below half the least of the element type counts as -inf, where each row has a bias that is not below a quarter of it:
-    scores vanish beside it.
+    A number below half the least of the element type counts as -inf, where each row has a bias that is above all such numbers of
+    the row by half the largest: scores are taken to be small beside that.
     """
     return _is_stored(facts, m, d, True)
 

@@ -96,6 +96,9 @@ HGMMA.64x32x16.F32 R24, {operand}, gdesc[UR24], RZ, !UPT ;
         ("", "R56", "ISETP.GE.U32.AND P0, PT, R56, 0xc2, PT ;", False),
         ("", "gdesc[UR20]", "FFMA R56, R39, 0.125, R56 ;", False),
         ("IMAD.MOV.U32 R56, RZ, RZ, R90 ;", "R56", "FFMA R56, R39, 0.125, R56 ;", False),  # kept elsewhere
+        ("IMAD.MOV.U32 R56, RZ, RZ, R90 ;", "R56", "FFMA R57, R39, 0.125, R56 ;", True),  # of four registers one
+        ("@P2 IMAD.MOV.U32 R56, RZ, RZ, R90 ;", "R56", "FFMA R56, R39, 0.125, R56 ;", True),  # perhaps
+        ("", "R24", "", True),  # by the product itself
     ],
 )
 def test_machine_code_that_overwrites_an_operand(before: str, operand: str, after: str, is_wrong: bool, tmp_path: Path) -> None:

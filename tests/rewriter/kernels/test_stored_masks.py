@@ -328,10 +328,12 @@ def test_biases_hide_by_what_is_low_beside_them() -> None:
     empty_row = seen & (np.arange(20)[:, None] != 4)
     far, lost = filled(seen, low), filled(seen, low)
     far[0, 4] = np.where(seen[4], np.float16(-20000), far[0, 4])  # beside it what hides is not low
+    near = filled(seen, -33000)
+    near[0, 4] = np.where(seen[4], np.float16(-15000), near[0, 4])  # nor beside that: scores may differ by more
     lost[1, 2, 3] = np.nan
     for mask in (
         *(filled(empty_row, number) for number in (low, -np.inf)),
-        *(far, lost, filled(seen, -10000), filled(seen, np.inf), biases, added(seen, low, np.float16), seen),
+        *(far, near, lost, filled(seen, -10000), filled(seen, np.inf), biases, added(seen, low, np.float16), seen),
     ):
         assert read(mask, guard="biased_stored") is None and sides(mask) is None
 
