@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -129,11 +130,10 @@ def _misfit(graph: Graph, node: Node, attrs: Attrs, operands: Sequence[Any]) -> 
     if node.is_opaque or len(known) < len(types):
         return ""
     try:
-        get_operator(node.op).types(attrs, known)
+        with suppress(Undecided):
+            get_operator(node.op).types(attrs, known)
     except ShapeError as problem:
         return str(problem)
-    except Undecided:
-        return ""
     return ""
 
 

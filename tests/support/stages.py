@@ -35,8 +35,12 @@ def two_savings(folder: Path) -> Path:
     return folder / "m.onnx"
 
 
+def proposer_of(bench: Workbench) -> Proposer:
+    return Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+
+
 def proposals_of(bench: Workbench) -> Proposals:
-    return Proposer(bench, Quarantine(bench.task, bench.store, bench.notes)).propose()
+    return proposer_of(bench).propose()
 
 
 def checker_of(bench: Workbench, proposals: Proposals) -> tuple[Checker, Quarantine]:

@@ -18,14 +18,14 @@ from rewriter.run.checking import Opened, Trial
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.kernels import RunKernels
 from rewriter.run.outcome import Outcome
-from rewriter.run.proposing import Proposal, Proposals, Proposer
+from rewriter.run.proposing import Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import new_search
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
 from tests.support.graphs import rule
 from tests.support.runs import FASTER, SAME, workbench
-from tests.support.stages import CLAMP, NEGATION, RULES, WRONG, checker_of, judge_of, proposals_of, two_savings
+from tests.support.stages import CLAMP, NEGATION, RULES, WRONG, checker_of, judge_of, proposals_of, proposer_of, two_savings
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -174,7 +174,7 @@ def test_no_kernel_is_glanced_at_while_that_is_disturbed(source: Path, monkeypat
     monkeypatch.setattr(RunKernels, "glance", lambda _, candidate, deadline: glanced.append(candidate))
     with workbench(source, RULES) as bench:
         proposals = proposals_of(bench)
-        proposer = Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+        proposer = proposer_of(bench)
         for quiet in (False, True):
             monkeypatch.setattr(Workbench, "is_quiet", lambda *_, quiet=quiet: quiet)
             assert proposer._glanced(proposals.search, proposals.searched) is proposals.searched
@@ -189,7 +189,7 @@ def test_kernels_of_the_candidate_that_is_tried_first_are_compiled_beside_what_g
     monkeypatch.setattr(RunKernels, "foresee", lambda _, candidate: foreseen.append(candidate))
     with workbench(source, RULES) as bench:
         proposals = proposals_of(bench)
-        proposer = Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+        proposer = proposer_of(bench)
         foreseen.clear()
         bench.clock.needs("judge", bench.clock.left() + 1)
         proposer._glanced(proposals.search, proposals.searched)
@@ -264,7 +264,7 @@ def test_a_glance_at_kernels_leaves_the_time_to_judge(source: Path, monkeypatch:
     monkeypatch.setattr(Workbench, "is_quiet", lambda *_: True)
     with workbench(source, RULES) as bench:
         proposals = proposals_of(bench)
-        proposer = Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+        proposer = proposer_of(bench)
         left = bench.clock.left()
         for judging, looks in ((left + 1, 0), (left - 10, 0), (left - 50, 9)):
             glanced.clear()

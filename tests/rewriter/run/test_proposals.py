@@ -13,14 +13,14 @@ import pytest
 from onnx.parser import parse_model
 
 from mugraph.graph import Graph
-from rewriter.run.proposing import Predictions, Proposer
+from rewriter.run.proposing import Predictions
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
 from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
 from tests.support.graphs import rule
 from tests.support.runs import workbench
-from tests.support.stages import CLAMP, NEGATION, RULES, WRONG, proposals_of, two_savings
+from tests.support.stages import CLAMP, NEGATION, RULES, WRONG, proposals_of, proposer_of, two_savings
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -99,7 +99,7 @@ def test_figures_of_searching_survive_an_interruption(source: Path, monkeypatch:
         raise KeyboardInterrupt
 
     with workbench(source, RULES) as bench:
-        proposer = Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+        proposer = proposer_of(bench)
         assert proposer.predictions == Predictions()
         monkeypatch.setattr("rewriter.run.searching.ModelSearch.run", interrupted)
         with pytest.raises(KeyboardInterrupt):
