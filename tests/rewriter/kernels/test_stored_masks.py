@@ -312,9 +312,14 @@ def test_biases_hide_by_what_is_low_beside_them() -> None:
     def filled(shown: np.ndarray, number: float) -> np.ndarray:
         return np.where(shown, biases, np.float16(number)).astype(np.float16)
 
+    def with_row(mask: np.ndarray, number: float) -> np.ndarray:
+        mask[0, 4] = np.where(seen[4], np.float16(number), mask[0, 4])
+        return mask
+
     heads = np.stack([seen, ~seen | (np.arange(30) == 3)])
     for mask, wanted in (
         (filled(seen, -np.inf), seen),
+        (with_row(filled(seen, low), -20000), seen),  # what hides is lower by half the largest number, as beside zeros
         (filled(seen, low), seen),
         ((filled(seen, low) + np.where(seen, 0, biases)).astype(np.float16), seen),  # the biases of what is hidden, too
         (filled(seen, low)[None], seen),
@@ -326,14 +331,12 @@ def test_biases_hide_by_what_is_low_beside_them() -> None:
     assert sides(filled(window, low)) == sides(filled(window, -np.inf)) == (3, 4)
     assert read(filled(window, low), guard="biased_stored") is None, "two numbers say more"
     empty_row = seen & (np.arange(20)[:, None] != 4)
-    far, lost = filled(seen, low), filled(seen, low)
-    far[0, 4] = np.where(seen[4], np.float16(-20000), far[0, 4])  # beside it what hides is not low
-    near = filled(seen, -33000)
-    near[0, 4] = np.where(seen[4], np.float16(-15000), near[0, 4])  # nor beside that: scores may differ by more
+    lost = filled(seen, low)
     lost[1, 2, 3] = np.nan
+    near = (with_row(filled(seen, -33000), -1000), with_row(filled(seen, -50000), -20000))  # scores may differ by more
     for mask in (
         *(filled(empty_row, number) for number in (low, -np.inf)),
-        *(far, near, lost, filled(seen, -10000), filled(seen, np.inf), biases, added(seen, low, np.float16), seen),
+        *(*near, lost, filled(seen, -10000), filled(seen, np.inf), biases, added(seen, low, np.float16), seen),
     ):
         assert read(mask, guard="biased_stored") is None and sides(mask) is None
 
