@@ -85,7 +85,8 @@ class RuleBook(Sequence[Rule]):
 
     def __init__(self, rules: Iterable[Rule | Entry]) -> None:
         self._rules = list(rules)
-        self.ids = tuple(rule.name if isinstance(rule, Entry) else rule.id for rule in self._rules)
+        self._given = tuple(self._rules)
+        self.ids = tuple(rule.name if isinstance(rule, Entry) else rule.id for rule in self._given)
 
     def __len__(self) -> int:
         return len(self._rules)
@@ -127,12 +128,12 @@ class RuleBook(Sequence[Rule]):
 
     def naming(self, operator: str) -> list[Rule]:
         """Those that have an operator, in order; no other is read."""
-        return [self[place] for place, sides in enumerate(self._sides) if any(operator in side for side in sides)]
+        return [self[place] for place, rule in enumerate(self._given) if _has(rule, operator)]
 
     @cached_property
     def _sides(self) -> list[tuple[frozenset[str], ...]]:
-        """The operators of each rule's sides."""
-        return [_operators(rule) for rule in self._rules]
+        """The operators of each rule's sides, of one that came as a text by that."""
+        return [_operators(rule) for rule in self._given]
 
     def objection(self, rule: Rule) -> str:
         """Why one of the rules may not be applied; empty where it may. Asked before anything rests on it."""
@@ -146,6 +147,13 @@ class RuleBook(Sequence[Rule]):
 _SIDE = re.compile(r"^\s*(?:source|target) (.*)$", re.MULTILINE)
 _STRING = re.compile(r"'[^']*'")
 _OPERATOR = re.compile(r"[A-Za-z_]\w*(?=[\[(.])")
+
+
+def _has(rule: Rule | Entry, operator: str) -> bool:
+    """Whether a side of a rule has an operator: most texts that lack the word need no closer look."""
+    if isinstance(rule, Entry) and operator not in rule.text:
+        return False
+    return any(operator in side for side in _operators(rule))
 
 
 def _operators(rule: Rule | Entry) -> tuple[frozenset[str], ...]:

@@ -3,6 +3,7 @@
 The shipped rules are text (``shipped/*.rules``). A record beside them (``shipped/checked.json``), made where the package is,
 says which text was checked by which trusted base (:mod:`rules_db.stamp`). Where it says so of another text, or of another
 base, the rules are checked at first use, and a copy in the cache folder, which is named by both, remembers that they were.
+``shipped/packed.json`` is what that base read of that text, for runs, which look for nearly all of it in a model.
 """
 
 from __future__ import annotations
@@ -11,16 +12,18 @@ import hashlib
 import json
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
+from mugraph.deadline import heed
 from rules_db.databases import without_password
 from rules_db.entries import Entry, RuleBook, Usable, proved, told_of, way_out
 from rules_db.exchange import RuleTextError, read_text, split_rules
 from rules_db.files import StoreError, cache_folder, write_text
+from rules_db.packed import pack, unpack
 from rules_db.remembered import PresumedRules
 from rules_db.stamp import stamp
 from rules_db.store import RuleStore
@@ -28,9 +31,11 @@ from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
 __all__ = [
+    "ShippedRules",
     "are_proved",
     "open_presumed",
     "open_rules",
+    "packed_rules",
     "presumed_rules",
     "read_entries",
     "read_shipped",
@@ -40,7 +45,7 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 
-_RECORD = "checked.json"
+_RECORD, _PACKED = "checked.json", "packed.json"
 _READING = threading.Lock()
 
 
@@ -70,10 +75,20 @@ class _Check:
 
     def is_recorded(self) -> bool:
         """Whether the package says that it was made, where the package was."""
-        try:
-            return resources.files("rules_db").joinpath("shipped", _RECORD).read_text(encoding="utf-8") == self.text
-        except (OSError, UnicodeDecodeError):
-            return False
+        return _shipped_text(_RECORD) == self.text
+
+    def packed(self) -> str:
+        """The packed form of the rules as this base reads them; empty where the package has none of this text and base."""
+        text = _shipped_text(_PACKED)
+        return text.removeprefix(self.text) if text.startswith(self.text) else ""
+
+
+def _shipped_text(name: str) -> str:
+    """A file beside the shipped rules; empty where it cannot be read."""
+    try:
+        return resources.files("rules_db").joinpath("shipped", name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 @dataclass(frozen=True)
@@ -155,18 +170,82 @@ def record_of_check() -> str:
     return shipment.check.text
 
 
+def packed_rules() -> str:
+    """The text of ``shipped/packed.json``: the shipped rules as they are read. Raises StoreError for one that cannot be."""
+    shipment = _shipment()
+    return shipment.check.text + pack(shipment.read())
+
+
 def are_proved() -> bool:
     """Whether it is recorded that the shipped rules were checked."""
     return _shipment().is_proved(_copy(cache_folder()))
 
 
+class ShippedRules(RuleBook):
+    """The shipped rules as their text claims them to be: one is read when it is asked for, those of a program are unpacked.
+
+    Nothing may rest on what was unpacked before :meth:`objection` was asked about it.
+    """
+
+    def __init__(self, shipment: _Shipment) -> None:
+        super().__init__(shipment.entries)
+        self._shipment, self._is_packed = shipment, True
+        self._unpacked: dict[str, Entry] = {}
+        self._objections: dict[str, str] = {}
+
+    def within(self, operators: Collection[str]) -> list[Rule]:
+        """As :meth:`rules_db.entries.RuleBook.within`: all rules are unpacked at once where the package has them packed."""
+        if self._is_packed:
+            self._is_packed = False
+            self._unpack()
+        return super().within(operators)
+
+    def _unpack(self) -> None:
+        packed, entries = self._shipment.check.packed(), self._shipment.entries
+        if not packed:
+            return
+        heed()
+        try:
+            rules = unpack(packed, [(entry.name, entry.text) for entry in entries])
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as problem:
+            _LOG.warning("the package's %s is damaged (%s); the shipped rules are read instead", _PACKED, problem)
+            return
+        for place, (rule, entry) in enumerate(zip(rules, entries, strict=True)):
+            if rule is not None and self._rules[place] is entry:  # one that was read stays the same object
+                self._rules[place], self._unpacked[rule.id] = rule, entry
+
+    def objection(self, rule: Rule) -> str:
+        """Why a rule may not be applied: what was unpacked is not what its text says; empty where it may."""
+        if rule.id not in self._objections:
+            entry = self._unpacked.get(rule.id)
+            self._objections[rule.id] = "" if entry is None else _difference(rule, entry)
+        return self._objections[rule.id]
+
+
+def _difference(unpacked: Rule, entry: Entry) -> str:
+    """What is wrong with a rule that was unpacked; empty where it is the one that is written."""
+    try:
+        read = entry.read(is_known=True)
+    except RuleTextError as problem:
+        return str(problem)
+    read = replace(read, certificate=unpacked.certificate)  # which is the text's, and was never packed
+    is_same = read == unpacked and repr(_samples_of(read)) == repr(_samples_of(unpacked))  # 1 is neither 1.0 nor true
+    return "" if is_same else f"the package's {_PACKED} holds another rule than {entry.place} under its name"
+
+
+def _samples_of(rule: Rule) -> tuple[object, ...]:
+    """What of a rule holds values that are not within terms."""
+    return rule.types, rule.conditions, rule.attrs
+
+
 @lru_cache(maxsize=1)
 def presumed_rules() -> RuleBook:
-    """The shipped rules as their text claims them to be, once a process, each read when it is asked for.
+    """The shipped rules as their text claims them to be, once a process.
 
-    They are those that :func:`shipped_rules` gives once they are proved: nothing may rest on them before.
+    They are those that :func:`shipped_rules` gives once they are proved: nothing may rest on them before, nor on one of which
+    :meth:`ShippedRules.objection` was not asked.
     """
-    return RuleBook(_shipment().entries)
+    return ShippedRules(_shipment())
 
 
 @lru_cache(maxsize=4)
@@ -174,7 +253,7 @@ def _proved_rules(folder: Path) -> tuple[Rule, ...]:
     """The shipped rules, checked, unless the package or a file in ``folder`` records that it was done. Raises StoreError."""
     shipment, path = _shipment(), _copy(folder)
     if shipment.is_proved(path):
-        return tuple(presumed_rules())
+        return tuple(RuleBook(shipment.entries))
     rules = shipment.read()
     proved(rules, "the shipped rules")
     try:
