@@ -104,6 +104,11 @@ CASES: dict[str, tuple[Mapping[str, Sequence[int]], str, list[str]]] = {
         "MatMul(Split[axis=-3,sizes=(2,5)].0(x0), x1)",
         ["[d0,d1+d2,d3,d4]", "[d4,d5]"],
     ),
+    "the first part of a row that was reduced": (
+        {"x0": (16, 64)},
+        "Slice[axes=(-1,),ends=(48,),starts=(0,),steps=(1,)](Softmax[axis=-1](x0))",
+        ["[d0,d1+d2]"],
+    ),
     "a longer table than is read": ({"x0": (2, 128, 64), "x1": (512, 64)}, TABLES, ["[d0,d1,d2]", "[d1+d3,d2]"]),
 }
 
