@@ -94,9 +94,8 @@ class BlockAxes:
 
     def row(self, size: Dim, hint: Access) -> str:
         """The whole axis along which to reduce: that of the tensor which the result goes along with, where it may be whole."""
-        if hint and len(hint[-1]) == 1 and hint[-1][0].index.plain and same_dim(hint[-1][0].size, size) is True:
-            axis = hint[-1][0].index.axis
-            assert axis is not None
+        axis = self._axis_of(hint[-1], size) if hint else None
+        if axis is not None:
             if axis in self._whole:
                 return axis
             if axis != self.loop and axis == "n" and (not self._terms.multiplies or _is_small(size, _LARGEST_EPILOGUE_ROW)):
@@ -106,6 +105,14 @@ class BlockAxes:
             if axis.startswith("w") and same_dim(self.sizes[axis], size) is True:
                 return axis
         return self.inner("w", size)
+
+    def _axis_of(self, digits: Digits, size: Dim) -> str | None:
+        """The axis that is all of a dimension of so many entries; ``None`` for one that is less, where a part is addressed."""
+        if len(digits) != 1 or not digits[0].index.plain:
+            return None
+        axis = digits[0].index.axis
+        assert axis is not None
+        return axis if same_dim(digits[0].size, size) is True and same_dim(self.sizes[axis], size) is True else None
 
     def block(self, name: str, statements: Sequence[Statement]) -> Block:
         """The block graph of statements over these axes.

@@ -78,7 +78,7 @@ class KernelBuilder:
         self._built: dict[tuple[object, ...], Built | str] = {}
         self._tested: dict[bytes, str | None] = {}
         self._untested: dict[bytes, Kernel] = {}
-        self._sources: dict[str, tuple[FusableSet, Form]] = {}
+        self._of_rule: dict[str, Built] = {}
 
     def draft(self, fusable: FusableSet, form: Form = PLAIN) -> DraftKernel:
         """The kernel of a fusable set, neither proved nor tested. Raises :class:`NotFusable`."""
@@ -104,7 +104,7 @@ class KernelBuilder:
             try:
                 draft = _of_entries(_proved(_variants(fusable, form))) if proved else self.draft(fusable, form)
                 built = self._built[key] = self._certified(draft)
-                self._sources.setdefault(built.rule.id, (fusable, form))
+                self._of_rule.setdefault(built.rule.id, built)
             except NotFusable as reason:
                 self._built[key] = str(reason)
         return _given(self._built[key])
@@ -120,14 +120,12 @@ class KernelBuilder:
 
     def stored(self, rule: Rule) -> Rule | None:
         """The rule for other models behind one that was built here for a model's sizes."""
-        source = self._sources.get(rule.id)
-        return None if source is None else self.general(*source)
+        built = self._of_rule.get(rule.id)
+        return None if built is None else _general(built)
 
     def general(self, fusable: FusableSet, form: Form = PLAIN) -> Rule:
         """The rule for other models: with symbols for sizes, where a place that it matches tells them."""
-        built = self.build(fusable, form)
-        general = kernel_rule(built.general, {})
-        return built.rule if untold(general.source, general.types) else general
+        return _general(self.build(fusable, form))
 
     def confirm(self, kernel: Kernel) -> None:
         """Tests a kernel that was built here and only proved so far. Raises :class:`NotFusable` where it is wrong."""
@@ -142,6 +140,11 @@ class KernelBuilder:
         problem = self._tested[kernel.digest]
         if problem:
             raise NotFusable(f"kernel {kernel.name} is wrong or cannot be tested: {problem}")
+
+
+def _general(built: Built) -> Rule:
+    general = kernel_rule(built.general, {})
+    return built.rule if untold(general.source, general.types) else general
 
 
 def _given(found: _Found | str) -> _Found:

@@ -85,7 +85,8 @@ def _without_idle(block: Block) -> Block:
 
 
 def _merged(block: Block) -> Block:
-    """The block with neighbouring grid axes that every view has side by side, or not at all, as one: fewer, fuller tiles."""
+    """The block with neighbouring grid axes that every view has side by side, the second whole, or not at all, as one: fewer,
+    fuller tiles."""
     for first, second in zip(block.grid, block.grid[1:], strict=False):
         joined = _joined(block, first, second)
         if joined is not None:
@@ -94,6 +95,7 @@ def _merged(block: Block) -> Block:
 
 
 def _joined(block: Block, first: str, second: str) -> Block | None:
+    sizes = block.sizes
     statements = []
     for statement in block.statements:
         indices = [index for affine in statement_places(statement) for index, _ in affine.terms]
@@ -106,10 +108,11 @@ def _joined(block: Block, first: str, second: str) -> Block | None:
                 plain = all(factors[i].index.plain for i in places)
                 if not plain or [factors[i].index.axis for i in places] != [first, second] or places[1] != places[0] + 1:
                     return None
+                if factors[places[1]].size != sizes[second]:
+                    return None  # entries behind those of a part lie between two rows
                 size = factors[places[0]].size * factors[places[1]].size
                 factors[places[0] : places[1] + 1] = [Factor(Index(second), size)]
                 statement = replace(statement, view=tuple(factors))
         statements.append(statement)
-    sizes = block.sizes
     axes = tuple((name, sizes[first] * sizes[second] if name == second else size) for name, size in block.axes if name != first)
     return Block(block.name, axes, tuple(a for a in block.grid if a != first), block.loop, tuple(statements))

@@ -17,12 +17,15 @@ from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.text import parse_term
 from rewriter import optimize
+from rewriter.kernels.fuse import kernels
+from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.sizes import VARIANTS, Variant, generalised, untold
 from rewriter.kernels.fuse.symbols import SizeSymbols
 from rewriter.kernels.proposals import KernelProposals
 from rules_db.trust.check import check
+from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import interpret, kernel_of_rule
 from rules_db.trust.rule import Rule
 from tests.support.fusing import fusable_of, graph_of, moves_for
@@ -96,6 +99,16 @@ CASES: dict[str, tuple[Mapping[str, Sequence[int]], str, list[str]]] = {
         ["[1,d0,96]", "[d0,4]", "[d0,4]"],
     ),
     "halves that change places": ({"x0": (8, 64)}, TURNED.format(FIRST), ["[d0,2*d1]"]),
+    "the first part of an axis in front of rows": (
+        {"x0": (2, 7, 5, 12), "x1": (12, 16)},
+        "MatMul(Split[axis=-3,sizes=(2,5)].0(x0), x1)",
+        ["[d0,d1+d2,d3,d4]", "[d4,d5]"],
+    ),
+    "the first part of a row that was reduced": (
+        {"x0": (16, 64)},
+        "Slice[axes=(-1,),ends=(48,),starts=(0,),steps=(1,)](Softmax[axis=-1](x0))",
+        ["[d0,d1+d2]"],
+    ),
     "a longer table than is read": ({"x0": (2, 128, 64), "x1": (512, 64)}, TABLES, ["[d0,d1,d2]", "[d1+d3,d2]"]),
 }
 
@@ -109,6 +122,21 @@ def test_sizes_are_apart_as_far_as_operators_allow(case: str) -> None:
     general, own = kernel_of_rule(rule), kernel_of_rule(builder.build(fusable).rule)
     assert general is not None and own is not None and own.body == fusable.terms and not own.symbols
     assert builder.build(fusable).general == general
+
+
+def test_what_is_stored_is_what_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes of a kernel that was proved, where those of the first draft are wrong."""
+    builder, fusable = KernelBuilder(), fusable_of({"x0": (16, 64), "x1": (64, 32)}, "Relu(MatMul(x0, x1))")
+    wrong = builder.draft(fusable).general
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "why_not_proved", lambda kernel: "it differs" if kernel == wrong else why_not_proved(kernel))
+        patch.setattr(kernels, "interpret", lambda *_: "it differs")
+        built = builder.build(fusable, proved=True)
+        with pytest.raises(NotFusable, match="it differs"):
+            builder.build(fusable)
+        stored = builder.stored(built.rule)
+    assert built.general != wrong
+    assert stored is not None and kernel_of_rule(stored) == built.general
 
 
 def test_a_kernel_for_rotary_embeddings_serves_other_numbers_of_positions() -> None:
