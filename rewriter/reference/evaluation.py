@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,10 +17,21 @@ from mugraph.onnx.bodies import GraphBody
 from mugraph.ops import Entrywise, traits_of
 from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
+from rewriter.reference.blocks import Blocks, chains, is_blockwise
 from rewriter.reference.comparison import is_float
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.inputs import unheld
-from rewriter.reference.nodes import NoReference, NoRoom, RunTensors, bind_shape, check_shape, computed, widen
+from rewriter.reference.nodes import (
+    NoReference,
+    NoRoom,
+    RunTensors,
+    attributes,
+    bind_shape,
+    check_shape,
+    computed,
+    telling,
+    widen,
+)
 from rewriter.reference.threads import SideBySide, side_by_side
 
 __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
@@ -61,7 +73,7 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wa
     widened once, for the one node that reads it.
 
     Args:
-        is_wanted: asked before each node; where it is not, the evaluation ends.
+        is_wanted: asked now and then; where it is not, the evaluation ends.
 
     Raises:
         FalseClaim: a value that no record makes is of another shape than the model has it.
@@ -151,7 +163,7 @@ class _ModelEvaluation:
         self._deciding, self._upstream = rounding_decisions(graph, nodes) if followed else (frozenset[Node](), frozenset[Node]())
         if self._upstream and any(self._bodies(node) for node in nodes):
             self._upstream = frozenset(nodes)  # what a body reads stands for values around it: this is not followed there
-        self._orders: dict[Sequence[int], list[Node]] = {}
+        self._orders: dict[Sequence[int], list[list[Node]]] = {}
         self._threads: SideBySide | None = None
 
     def outputs(self, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
@@ -174,6 +186,10 @@ class _ModelEvaluation:
     def _bodies(self, node: Node) -> Sequence[GraphBody]:
         return () if node.origin is None or not node.is_opaque else self.model.bodies.get(node.origin, ())
 
+    def _joins(self, node: Node) -> bool:
+        """Whether a node may be computed with others, block by block: in float64 alone, which nothing is decided by."""
+        return self.exact and node not in self._upstream and is_blockwise(node)
+
     def _operands(self, node: Node) -> Sequence[int]:
         """The values that a node reads where it stands: of bodies, not the results."""
         results = {value for body in self._bodies(node) for value in body.outputs}
@@ -185,56 +201,107 @@ class _ModelEvaluation:
             return
         tables, made = self.graph.tables, self._made
         if outputs not in self._orders:
-            self._orders[outputs] = _ordered(self.graph, outputs, self._operands, frozenset(runs[0].tensors.sizes))
-            read = {*outputs, *(value for node in self._orders[outputs] for value in self._operands(node))}
+            ordered = _ordered(self.graph, outputs, self._operands, frozenset(runs[0].tensors.sizes))
+            self._orders[outputs] = chains(self.graph, ordered, self._joins, made)
+            read = {*outputs, *(value for node in ordered for value in self._operands(node))}
             for value in read.intersection(self.graph.inputs) - runs[0].tensors.by_value.keys():
                 raise NoReference(f"the reference cannot be computed: nothing is known of input '{tables.names[value]}'")
         nodes = self._orders[outputs]
-        last_reader = {made(value): node for node in nodes for value in self._operands(node)}
+        last_reader = {made(value): node for chain in nodes for node in chain for value in self._operands(node)}
         results = {made(value) for value in outputs}
-        for node in nodes:
+
+        def done(node: Node) -> list[int]:
+            """The values that nobody reads behind a node."""
+            unread = [value for value in node.values if value not in last_reader and value not in results]
+            read = map(made, self._operands(node))
+            return unread + [value for value in read if last_reader[value] is node and value not in results]
+
+        for chain in nodes:
             heed()
             if not self._is_wanted():
                 raise NoReference("nobody asks for the reference any more")
-            operands = self._operands(node)
-            stored = {v: tables.constants[v].load() for v in operands if v in tables.constants}
-            if self._bodies(node):
-                self._run_bodies(node, stored, runs)
+            stored = {v: tables.constants[v].load() for node in chain for v in self._operands(node) if v in tables.constants}
+            if self._bodies(chain[0]):
+                self._run_bodies(chain[0], stored, runs)
+                for run in runs:
+                    run.drop(done(chain[0]))
             else:
-                self._compute(node, stored, runs)
-            done = [value for value in node.values if value not in last_reader and value not in results]
-            done += [value for value in map(made, operands) if last_reader[value] is node and value not in results]
-            for run in runs:
-                run.drop(done)
+                self._compute(chain, stored, {node: done(node) for node in chain}, runs)
 
-    def _compute(self, node: Node, stored: Mapping[int, np.ndarray], runs: Sequence[_Run]) -> None:
-        """Evaluates a node without bodies; each weight is widened once."""
-        model, graph, made = self.model, self.graph, self._made
+    def _compute(
+        self, chain: Sequence[Node], stored: Mapping[int, np.ndarray], done: Mapping[Node, Sequence[int]], runs: Sequence[_Run]
+    ) -> None:
+        """Evaluates nodes without bodies; each weight is widened once.
+
+        Args:
+            done: the values that nobody reads behind each node.
+        """
+        made = self._made
         settled = {v: self._widened(array) if self.exact else np.asarray(array) for v, array in stored.items()}
 
         def evaluate(run: _Run) -> None:
-            results: Sequence[Any] = ()
-            tensors, narrow = run.tensors, run.narrow
-            if narrow is not None and node in self._upstream:
-                operands = [stored[v] if v in stored else narrow.by_value[made(v)] for v in node.inputs]
-                results = computed(model, graph, node, operands, tensors, exact=False)
-                narrow.by_value.update(zip(node.values, results, strict=True))
-            if node not in self._deciding:
-                operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
-                results = computed(model, graph, node, operands, tensors, self.exact, self._threads)
-            for value, array in zip(node.values, results, strict=True):
-                if node.is_opaque:
-                    check_shape(model, value, np.shape(array))
-                bind_shape(tensors.sizes, graph.type(value), np.shape(array))
-                tensors.by_value[value] = array
+            left = list(chain)
+            while left:
+                evaluated = self._evaluate_blocks(left, settled, done, run) if self._joins(chain[0]) else 0
+                if not evaluated:
+                    self._evaluate(left[0], stored, settled, run)
+                for node in left[: evaluated or 1]:
+                    run.drop(done[node])
+                del left[: evaluated or 1]
 
         known = runs[0].tensors.by_value
-        entries = max((known[made(v)].size for v in node.inputs if made(v) in known), default=0)
-        if self._threads is not None and len(runs) > 1 and entries >= _LARGE and not node.is_opaque:
+        entries = max((known[made(v)].size for node in chain for v in node.inputs if made(v) in known), default=0)
+        if self._threads is not None and len(runs) > 1 and entries >= _LARGE and not chain[0].is_opaque:
             self._threads.run(evaluate, runs)  # NumPy leaves the interpreter to others while it computes
         else:
             for run in runs:
                 evaluate(run)
+
+    def _evaluate(self, node: Node, stored: Mapping[int, np.ndarray], settled: Mapping[int, np.ndarray], run: _Run) -> None:
+        """Evaluates one node."""
+        model, graph, made = self.model, self.graph, self._made
+        results: Sequence[Any] = ()
+        tensors, narrow = run.tensors, run.narrow
+        if narrow is not None and node in self._upstream:
+            operands = [stored[v] if v in stored else narrow.by_value[made(v)] for v in node.inputs]
+            results = computed(model, graph, node, operands, tensors, exact=False)
+            narrow.by_value.update(zip(node.values, results, strict=True))
+        if node not in self._deciding:
+            operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
+            results = computed(model, graph, node, operands, tensors, self.exact, self._threads)
+        for value, array in zip(node.values, results, strict=True):
+            if node.is_opaque:
+                check_shape(model, value, np.shape(array))
+            bind_shape(tensors.sizes, graph.type(value), np.shape(array))
+            tensors.by_value[value] = array
+
+    def _evaluate_blocks(
+        self, nodes: Sequence[Node], settled: Mapping[int, np.ndarray], done: Mapping[Node, Sequence[int]], run: _Run
+    ) -> int:
+        """Evaluates the first of some nodes block by block; how many. None where that does not pay, or some cannot be so.
+
+        Args:
+            done: as of :meth:`_compute`.
+        """
+        graph, tensors = self.graph, run.tensors
+        given = ChainMap(dict(settled), tensors.by_value)
+        blocks = Blocks.of(
+            nodes,
+            lambda v: v if v in settled else self._made(v),
+            lambda value: np.shape(given[value]),
+            lambda node: attributes(node, tensors.sizes),
+        )
+        if blocks is None:
+            return 0
+        chosen = nodes[: len(blocks.steps)]
+        unread = {value for node in chosen for value in done[node]}
+        kept = [node.values[0] for node in chosen if node.values[0] not in unread]
+        each = _in_one if self._threads is None else self._threads.in_parts
+        with telling(graph, chosen[0]):
+            tensors.by_value.update(blocks.compute(given, kept, each))
+        for step in blocks.steps:
+            bind_shape(tensors.sizes, graph.type(step.node.values[0]), step.shape)
+        return len(chosen)
 
     def _widened(self, array: np.ndarray) -> np.ndarray:
         """A weight as :func:`widen` has it; of a large one threads widen a part each."""
@@ -329,6 +396,11 @@ class _ModelEvaluation:
         for value, (tensor, result) in zip(node.values, named, strict=True):
             self._put(run, value, tensor)
             self._same_type(run, value, result)
+
+
+def _in_one(compute: Callable[[slice], None], length: int) -> None:
+    """Does some work for so many blocks."""
+    compute(slice(length))
 
 
 def _no_rows(graph: Graph, values: Sequence[int], exact: bool) -> list[Tensor]:
