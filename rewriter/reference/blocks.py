@@ -35,7 +35,7 @@ _MATRICES = "MatMul"
 _Shape = tuple[int, ...]
 _Part = Mapping[int, slice]
 """A part of some axes, which are counted from the end."""
-_Cuts = Mapping[int, tuple[int, int]]
+_Cuts = dict[int, tuple[int, int]]
 """Of some axes their sizes, and how many parts they have; the outermost first."""
 
 
@@ -248,7 +248,7 @@ def _cuts(steps: Sequence[_Fitted], inner: Collection[int], entries: int) -> _Cu
     }
     if entries > _MOST * _ENTRIES * math.prod(most.values()):
         return None
-    wanted, cuts = -(-entries // _ENTRIES), dict[int, tuple[int, int]]()
+    wanted, cuts = -(-entries // _ENTRIES), _Cuts()
     for axis, size in free.items():
         cuts[axis] = size, min(most[axis], wanted)
         wanted = -(-wanted // cuts[axis][1])

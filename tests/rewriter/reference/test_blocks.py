@@ -178,7 +178,7 @@ def test_a_node_that_needs_a_size_stays_behind_what_tells_it() -> None:
     }}"""
     model = parse_model(text)
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0]), "zero_at"))
-    loaded, feed = load(model), {"x": np.float32([0, 1, 2, 0, 3, 4]), "z": np.float32([7])}
+    loaded, feed = load(model), {"x": np.asarray([0, 1, 2, 0, 3, 4], np.float32), "z": np.asarray([7], np.float32)}
     nodes = list(loaded.graph.nodes())
     order = [node for chain in chains(loaded.graph, nodes, is_blockwise, lambda v: v) for node in chain]
     assert sorted(order, key=lambda n: n.index) == sorted(nodes, key=lambda n: n.index)
