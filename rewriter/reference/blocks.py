@@ -21,9 +21,9 @@ from mugraph.ops.forms import AttrMap
 from mugraph.ops.traits import RowRole
 from mugraph.terms.term import attr_symbols
 
-__all__ = ["Blocks", "chains", "is_blockwise"]
+__all__ = ["ENTRIES", "Blocks", "chains", "is_blockwise"]
 
-_ENTRIES = 1 << 16
+ENTRIES = 1 << 16
 """Of the largest value in a block: half a megabyte in double precision, of which two or three fit into a core's own cache."""
 _MOST = 8
 """How many times as many it may have where it cannot be parted as often: that still is a small part of what is spared."""
@@ -246,9 +246,9 @@ def _cuts(steps: Sequence[_Fitted], inner: Collection[int], entries: int) -> _Cu
         axis: max(size // _ROWS, 1) if axis == -2 and any(s.columns is not None for s in steps) else size
         for axis, size in free.items()
     }
-    if entries > _MOST * _ENTRIES * math.prod(most.values()):
+    if entries > _MOST * ENTRIES * math.prod(most.values()):
         return None
-    wanted, cuts = -(-entries // _ENTRIES), _Cuts()
+    wanted, cuts = -(-entries // ENTRIES), _Cuts()
     for axis, size in free.items():
         cuts[axis] = size, min(most[axis], wanted)
         wanted = -(-wanted // cuts[axis][1])

@@ -1,8 +1,9 @@
-"""What the float64 reference of a run takes: ``python -m tools.bench.references MODEL...``.
+"""What the float64 reference of a run takes: ``python -m tools.bench.references [--built SHAPE]... [MODEL]...``.
 
 For the four inputs of a comparison (two random ones, two probes) it is made here, as runs once did, and in a process of its
 own, as they do now; each alone, and beside a thread that computes in Python as a search does. Processor seconds are those of the
-reference, its process included; on a busy machine they tell more than seconds.
+reference, its process included; on a busy machine they tell more than seconds. ``--operators`` says what becomes of them instead:
+for one input on one core, node by node and block by block (:mod:`rewriter.reference.blocks`).
 """
 
 from __future__ import annotations
@@ -10,20 +11,29 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import click
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from mugraph.onnx import Model, load
-from rewriter.reference import References, bind_sizes, identical, random_inputs, reference_run
+from mugraph.ops import Operator
+from rewriter.reference import References, bind_sizes, blocks, identical, random_inputs, reference_run
 from rewriter.run.background import taking_turns
 from rewriter.run.referring import operations, referred
+from tools.zoo.masked import MASKED, masked_model
 
 Make = Callable[[Model, Sequence[Mapping[str, np.ndarray]]], References]
 _INPUTS = ((1, 1.0), (2, 1.0), (3, 100.0), (4, 0.01))
 """Seeds and scales of the inputs."""
+_SHOWN = 0.005
+"""Seconds of an operator that is shown at least."""
 _TURN = 1000
 """Entries that the thread beside makes before it counts."""
 
@@ -74,17 +84,63 @@ def measure(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], make: Make,
     return references, f"{processor:.1f} s of processor time, {seconds:.1f} s{turns}"
 
 
+def by_operator(model: Model, feed: Mapping[str, np.ndarray]) -> tuple[References, dict[str, float]]:
+    """References, and the processor seconds of each operator on one core; under no name what is done between them."""
+    seconds, plain = defaultdict[str, float](float), Operator.run
+
+    def timed(self: Operator, *operands: Any) -> Any:
+        began = time.process_time()
+        results = plain(self, *operands)
+        seconds[self.name] += time.process_time() - began
+        return results
+
+    with patch.object(Operator, "run", timed), threadpool_limits(1):
+        began = time.process_time()
+        references = reference_run(model, [feed])
+        seconds[""] = time.process_time() - began - sum(seconds.values())
+    return references, seconds
+
+
+def show_operators(model: Model, feed: Mapping[str, np.ndarray]) -> None:
+    """Prints a table of operators, those that take most first."""
+    with patch.object(blocks, "ENTRIES", 1 << 62):
+        reference_run(model, [feed])  # once more than is measured: the system fills memory with zeros that is asked for first
+        wanted, before = by_operator(model, feed)
+    given, after = by_operator(model, feed)
+    click.echo("  one input, one core, processor seconds node by node and block by block:")
+    for name in sorted(before, key=before.__getitem__, reverse=True):
+        if max(before[name], after[name]) >= _SHOWN:
+            click.echo(f"  {name or 'between them':24}{before[name]:8.2f}{after[name]:8.2f}")
+    same = "the same bits" if identical(given.outputs, wanted.outputs) else "other bits"
+    click.echo(f"  {'together':24}{sum(before.values()):8.2f}{sum(after.values()):8.2f}, {same}")
+
+
+def built(shape: str) -> Model:
+    """A transformer that needs no file: KIND:LAYERSxWIDTH:BATCHxLENGTH, such as bert:2x768:8x512, without a mask."""
+    kind, *sizes = shape.split(":")
+    try:
+        (layers, width), (batch, length) = (map(int, size.split("x")) for size in sizes)
+    except ValueError:
+        raise click.BadParameter(f"{shape} is no KIND:LAYERSxWIDTH:BATCHxLENGTH") from None
+    like = next((which for which in MASKED.values() if which.kind == kind), None)
+    if like is None:
+        raise click.BadParameter(f"{shape}: there are {', '.join({which.kind: None for which in MASKED.values()})}")
+    return load(masked_model(replace(like, layers=layers, width=width), np.ones((length, length), bool), batch))
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument(
-    "models", metavar="MODEL...", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
-)
-def main(models: Sequence[Path]) -> None:
-    """Measures the reference of each MODEL."""
-    for path in models:
-        model = load(path)
+@click.argument("models", metavar="[MODEL]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--built", "shapes", multiple=True, metavar="KIND:LAYERSxWIDTH:BATCHxLENGTH", help="bert:2x768:8x512, say.")
+@click.option("--operators", is_flag=True, help="What the operators of one input take instead.")
+def main(models: Sequence[Path], shapes: Sequence[str], operators: bool) -> None:
+    """Measures the reference of each MODEL, and of models that are built."""
+    for name, model in (*((path.name, load(path)) for path in models), *((shape, built(shape)) for shape in shapes)):
         sizes, _ = bind_sizes(model, {})
         feeds = [random_inputs(model, sizes, seed, scale) for seed, scale in _INPUTS]
-        click.echo(f"{path.name}: {operations(model, feeds) / 1e9:,.0f} billion operations")
+        click.echo(f"{name}: {operations(model, feeds) / 1e9:,.0f} billion operations")
+        if operators:
+            show_operators(model, feeds[0])
+            continue
         first: References | None = None
         for beside in (False, True):
             for where, make in (("here", reference_run), ("process", referred)):

@@ -32,7 +32,7 @@ ATTENTION = f"""{HEAD} g (float[2,3,40,8] q, float[2,3,8,50] k, float[2,3,50,8] 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of few entries, so that there are some in a small model."""
-    monkeypatch.setattr(blocks, "_ENTRIES", 96)
+    monkeypatch.setattr(blocks, "ENTRIES", 96)
     monkeypatch.setattr(blocks, "_ROWS", 2)
 
 
@@ -55,7 +55,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], int]]:
 def _without(model: Model, feeds: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[list[np.ndarray]]:
     """The same without blocks."""
     with monkeypatch.context() as patch:
-        patch.setattr(blocks, "_ENTRIES", 1 << 40)
+        patch.setattr(blocks, "ENTRIES", 1 << 40)
         return reference_outputs(model, feeds)
 
 
