@@ -21,7 +21,7 @@ from mugraph.ops.forms import AttrMap
 from mugraph.ops.traits import RowRole
 from mugraph.terms.term import attr_symbols
 
-__all__ = ["ENTRIES", "Blocks", "chains", "is_blockwise"]
+__all__ = ["ENTRIES", "Blocks", "Fitted", "chains", "is_blockwise"]
 
 ENTRIES = 1 << 16
 """Of the largest value in a block: half a megabyte in double precision, of which two or three fit into a core's own cache."""
@@ -79,7 +79,7 @@ def is_blockwise(node: Node) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitted:
+class Fitted:
     """A node whose operands are of known shapes.
 
     Attributes:
@@ -96,7 +96,7 @@ class _Fitted:
     tied: frozenset[int]
 
     @staticmethod
-    def of(node: Node, attrs: AttrMap, operands: Sequence[int], shapes: Sequence[_Shape]) -> _Fitted | None:
+    def of(node: Node, attrs: AttrMap, operands: Sequence[int], shapes: Sequence[_Shape]) -> Fitted | None:
         """``None`` where the node cannot be computed by blocks, or not at all."""
         traits = traits_of(node.op)
         shape, tied = shapes[0], frozenset[int]()
@@ -121,7 +121,20 @@ class _Fitted:
             if not attrs["keepdims"] or any(not -len(shape) <= axis < 0 for axis in tied):
                 return None
             shape = tuple(1 if axis in tied else size for axis, size in zip(range(-len(shape), 0), shape, strict=True))
-        return _Fitted(node, attrs, operands, shape, tied)
+        return Fitted(node, attrs, operands, shape, tied)
+
+    def keeps_parts(self, shapes: Sequence[_Shape], held: Sequence[bool]) -> bool:
+        """Whether, along its first axis, the result is made of what stands there in some operands, and of all of the others.
+
+        Args:
+            shapes: of the operands.
+            held: which of them consist of parts along their first axes.
+        """
+        rank = len(self.shape)
+        return -rank not in self.tied and all(
+            len(shape) == rank if is_held else len(shape) < rank or shape[0] == 1
+            for shape, is_held in zip(shapes, held, strict=True)
+        )
 
     @property
     def columns(self) -> int | None:
@@ -135,10 +148,12 @@ class Blocks:
 
     Attributes:
         cuts: that make the blocks.
+        held: the values that they make of which only different parts are computed (:mod:`rewriter.reference.repeats`).
     """
 
-    steps: Sequence[_Fitted]
+    steps: Sequence[Fitted]
     cuts: _Cuts
+    held: frozenset[int] = frozenset()
 
     @property
     def count(self) -> int:
@@ -159,6 +174,7 @@ class Blocks:
         made: Callable[[int], int],
         shape_of: Callable[[int], _Shape],
         attrs_of: Callable[[Node], AttrMap | None],
+        held: Collection[int] = (),
     ) -> Blocks | None:
         """The first of some nodes, as many as go together; ``None`` where it is not worth while.
 
@@ -166,22 +182,26 @@ class Blocks:
             made: as of :func:`chains`.
             shape_of: the shape of a value that is there.
             attrs_of: the attributes of a node; ``None`` where a number among them is not known yet.
+            held: the values that are there of which only different parts are.
         """
-        steps: list[_Fitted] = []
+        steps: list[Fitted] = []
         inner: dict[int, _Shape] = {}
         blocks: Blocks | None = None
+        parted = set[int]()
         for node in nodes:
             attrs, operands = attrs_of(node), [made(value) for value in node.inputs]
             shapes = [inner[value] if value in inner else shape_of(value) for value in operands]
-            step = None if attrs is None else _Fitted.of(node, attrs, operands, shapes)
-            if step is None:
+            step = None if attrs is None else Fitted.of(node, attrs, operands, shapes)
+            flags = [value in held or value in parted for value in operands]
+            if step is None or (any(flags) and not step.keeps_parts(shapes, flags)):
                 break
             entries = max(math.prod(shape) for shape in (step.shape, *(inner.values()), *shapes[: 1 if step.columns else None]))
             cuts = _cuts([*steps, step], inner, entries)
             if cuts is None:
                 break
             steps.append(step)
-            inner[node.values[0]], blocks = step.shape, Blocks(tuple(steps), cuts)
+            parted |= set(node.values) if any(flags) else set()
+            inner[node.values[0]], blocks = step.shape, Blocks(tuple(steps), cuts, frozenset(parted))
         is_worth = blocks is not None and blocks.count > 1 and (len(steps) > 1 or steps[0].columns is None)
         return blocks if is_worth else None
 
@@ -229,7 +249,7 @@ class Blocks:
         return results
 
 
-def _cuts(steps: Sequence[_Fitted], inner: Collection[int], entries: int) -> _Cuts | None:
+def _cuts(steps: Sequence[Fitted], inner: Collection[int], entries: int) -> _Cuts | None:
     """Those that make blocks of some nodes; ``None`` where these have too few axes in common.
 
     Args:

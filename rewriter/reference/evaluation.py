@@ -15,7 +15,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import GraphBody
 from mugraph.ops import Entrywise, traits_of
-from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
+from mugraph.terms.shape import Dim, concrete, evaluate_dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.blocks import Blocks, chains, is_blockwise
 from rewriter.reference.comparison import is_float
@@ -32,7 +32,8 @@ from rewriter.reference.nodes import (
     telling,
     widen,
 )
-from rewriter.reference.threads import SideBySide, side_by_side
+from rewriter.reference.repeats import Repeats
+from rewriter.reference.threads import SharedReal, SideBySide, side_by_side
 
 __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
 
@@ -122,14 +123,30 @@ class _Run:
     Attributes:
         tensors: in the arithmetic of the evaluation.
         narrow: in the model's own types, where these decide something; else ``None``.
+        repeats: the parts of the inputs that are equal, where some are.
+        held: the values of which ``tensors`` has the different parts alone.
     """
 
-    def __init__(self, tensors: RunTensors, narrow: RunTensors | None) -> None:
-        self.tensors, self.narrow = tensors, narrow
+    def __init__(self, tensors: RunTensors, narrow: RunTensors | None, repeats: Repeats | None = None) -> None:
+        self.tensors, self.narrow, self.repeats = tensors, narrow, repeats
+        self.held: set[int] = set()
+        for value, array in tensors.by_value.items() if repeats is not None else ():
+            if repeats is not None and np.ndim(array):
+                self.hold(value, repeats.once(array))
+
+    def hold(self, value: int, parts: np.ndarray) -> None:
+        """Enters the different parts of a value."""
+        self.tensors.by_value[value] = parts
+        self.held.add(value)
+
+    def whole(self, value: int) -> Any:
+        """A value that was computed, all parts of it."""
+        array = self.tensors.by_value[value]
+        return array if self.repeats is None or value not in self.held else self.repeats.whole(array)
 
     def read(self, value: int) -> Tensor:
         """A value that was computed."""
-        return self.tensors.by_value[value], None if self.narrow is None else self.narrow.by_value.get(value)
+        return self.whole(value), None if self.narrow is None else self.narrow.by_value.get(value)
 
     def drop(self, values: Iterable[int]) -> None:
         """Forgets some values."""
@@ -169,8 +186,13 @@ class _ModelEvaluation:
     def outputs(self, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
         """The outputs of the model for each feed."""
         model = self.model
+        alike = self.exact and not self._upstream and not model.bodies and not model.defaults
         runs = [
-            _Run(RunTensors(model, feed, self.exact), RunTensors(model, feed, False) if self._upstream else None)
+            _Run(
+                RunTensors(model, feed, self.exact),
+                RunTensors(model, feed, False) if self._upstream else None,
+                Repeats.of(feed) if alike else None,
+            )
             for feed in feeds
         ]
         with side_by_side(len(runs)) as self._threads:
@@ -266,14 +288,33 @@ class _ModelEvaluation:
             operands = [stored[v] if v in stored else narrow.by_value[made(v)] for v in node.inputs]
             results = computed(model, graph, node, operands, tensors, exact=False)
             narrow.by_value.update(zip(node.values, results, strict=True))
+        if run.repeats is not None and self._evaluate_parts(node, settled, run, run.repeats):
+            return
         if node not in self._deciding:
-            operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
+            operands = [settled[v] if v in settled else run.whole(made(v)) for v in node.inputs]
             results = computed(model, graph, node, operands, tensors, self.exact, self._threads)
         for value, array in zip(node.values, results, strict=True):
             if node.is_opaque:
                 check_shape(model, value, np.shape(array))
             bind_shape(tensors.sizes, graph.type(value), np.shape(array))
             tensors.by_value[value] = array
+
+    def _evaluate_parts(self, node: Node, settled: Mapping[int, np.ndarray], run: _Run, repeats: Repeats) -> bool:
+        """Evaluates the different parts of one node's results, where it needs no others for that; whether it does not."""
+        graph, tensors = self.graph, run.tensors
+        attrs = attributes(node, tensors.sizes)
+        if attrs is None:
+            return False
+        operands = [settled[v] if v in settled else tensors.by_value[self._made(v)] for v in node.inputs]
+        held = [v not in settled and self._made(v) in run.held for v in node.inputs]
+        type_ = graph.type(node.values[0])
+        shape = None if type_ is None else concrete([evaluate_dim(dim, tensors.sizes) for dim in type_.shape])
+        with telling(graph, node):
+            results = repeats.computed(node, attrs, operands, held, shape, SharedReal(np.float64, self._threads))
+        for value, parts in zip(node.values, results or (), strict=results is not None):
+            run.hold(value, parts)
+            bind_shape(tensors.sizes, graph.type(value), repeats.length(parts.shape))
+        return results is not None
 
     def _evaluate_blocks(
         self, nodes: Sequence[Node], settled: Mapping[int, np.ndarray], done: Mapping[Node, Sequence[int]], run: _Run
@@ -290,6 +331,7 @@ class _ModelEvaluation:
             lambda v: v if v in settled else self._made(v),
             lambda value: np.shape(given[value]),
             lambda node: attributes(node, tensors.sizes),
+            run.held,
         )
         if blocks is None:
             return 0
@@ -299,8 +341,11 @@ class _ModelEvaluation:
         each = _in_one if self._threads is None else self._threads.in_parts
         with telling(graph, chosen[0]):
             tensors.by_value.update(blocks.compute(given, kept, each))
+        run.held |= blocks.held
         for step in blocks.steps:
-            bind_shape(tensors.sizes, graph.type(step.node.values[0]), step.shape)
+            value, shape = step.node.values[0], step.shape
+            is_held = run.repeats is not None and value in run.held
+            bind_shape(tensors.sizes, graph.type(value), run.repeats.length(shape) if run.repeats and is_held else shape)
         return len(chosen)
 
     def _widened(self, array: np.ndarray) -> np.ndarray:

@@ -87,9 +87,10 @@ class RunTensors:
 
 
 def attributes(node: Node, sizes: Mapping[str, Dim]) -> AttrMap | None:
-    """What a node's record is given for attributes; ``None`` where a size that none of ``sizes`` tells stands among them."""
+    """What a node's record is given for attributes; ``None`` without one, and where none of ``sizes`` tells one of them."""
     attrs = bind_attrs(node.attrs, sizes)
-    return None if any(attr_symbols(value) for _, value in attrs) else {**get_operator(node.op).defaults, **dict(attrs)}
+    is_known = not node.is_opaque and not any(attr_symbols(value) for _, value in attrs)
+    return {**get_operator(node.op).defaults, **dict(attrs)} if is_known else None
 
 
 @contextmanager
