@@ -8,7 +8,7 @@ another size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,13 +16,15 @@ from mugraph.graph import Node
 from mugraph.onnx import Model, dimension_in_words
 from mugraph.ops import RUNTIME_OPERATORS, reader_of, traits_of
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
-from rewriter.reference import random_inputs
+from rewriter.reference import keeps_parts_apart, random_inputs
 from rewriter.run.task import Task
 
 __all__ = ["InputProbe", "probes"]
 
 _SCALES = (100.0, 0.01)
 """Of the floats of the probes, in the order of :func:`_other_sizes`."""
+_DIFFERENT = 2
+"""Parts of a batch in them that differ: the first, of which all floats may be negative, and another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ def probes(task: Task, timed: Mapping[str, float]) -> list[list[InputProbe]]:
         timed: the numbers that inputs are timed with.
     """
     found = []
+    parts = keeps_parts_apart(task.model, task.sizes)
     half = {name: size // 2 if isinstance(size, int) and size > 1 else size for name, size in task.sizes.items()}
     others = [chosen for chosen in task.choices() if chosen != timed]
     for seed, chosen in enumerate(others, 21):
@@ -55,8 +58,24 @@ def probes(task: Task, timed: Mapping[str, float]) -> list[list[InputProbe]]:
         found.append([_probe(task, sizes, 1.0, seed, chosen, timed) for sizes in alternatives if _exist(task, sizes)])
     for seed, (scale, sizes) in enumerate(zip(_SCALES, _other_sizes(task.sizes), strict=True), 11):
         alternatives = [sizes] if sizes == task.sizes else [sizes, task.sizes]
-        found.append([_probe(task, chosen, scale, seed, timed, timed) for chosen in alternatives if _exist(task, chosen)])
+        scaled = [_probe(task, chosen, scale, seed, timed, timed) for chosen in alternatives if _exist(task, chosen)]
+        found.append([_of_few_parts(probe, parts) for probe in scaled])
     return found
+
+
+def _of_few_parts(probe: InputProbe, parts: int) -> InputProbe:
+    """A probe of which only the first two parts of a batch are different: the others are the second one.
+
+    So the reference takes no longer than for two (:mod:`rewriter.reference.repeats`), and all outputs are compared. All parts of
+    inputs that are timed are different: they show where one is taken for another.
+
+    Args:
+        parts: that inputs of the measured sizes have; 0 where outputs are made of several of them.
+    """
+    if any(np.ndim(array) and len(array) != parts for array in probe.feed.values()) or parts <= _DIFFERENT:
+        return probe
+    which = np.minimum(np.arange(parts), _DIFFERENT - 1)
+    return replace(probe, feed={name: array[which] if np.ndim(array) else array for name, array in probe.feed.items()})
 
 
 def _other_sizes(measured: Mapping[str, Dim]) -> Sequence[Mapping[str, Dim]]:
