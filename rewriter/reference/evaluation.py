@@ -125,11 +125,13 @@ class _Run:
         narrow: in the model's own types, where these decide something; else ``None``.
         repeats: the parts of the inputs that are equal, where some are.
         held: the values of which ``tensors`` has the different parts alone.
+        threads: that share what takes long; ``None`` where the calling one computes all.
     """
 
     def __init__(self, tensors: RunTensors, narrow: RunTensors | None, repeats: Repeats | None = None) -> None:
         self.tensors, self.narrow, self.repeats = tensors, narrow, repeats
         self.held: set[int] = set()
+        self.threads: SideBySide | None = None
         for value, array in tensors.by_value.items() if repeats is not None else ():
             if repeats is not None and np.ndim(array):
                 self.hold(value, repeats.once(array))
@@ -195,7 +197,11 @@ class _ModelEvaluation:
             )
             for feed in feeds
         ]
-        with side_by_side(len(runs)) as self._threads:
+        entries = [1 + sum(np.size(array) for array in run.tensors.by_value.values()) for run in runs]
+        with side_by_side(len(runs)) as threads:
+            self._threads = threads
+            for run, count in zip(runs, entries, strict=True):
+                run.threads = None if threads is None else threads.of_run(count / sum(entries))
             self._enter(self.graph.outputs, runs)
         self.sizes = runs[0].tensors.sizes if runs else {}
         return [[np.asarray(self._result(run, value)[0]) for value in self.graph.outputs] for run in runs]
@@ -292,7 +298,7 @@ class _ModelEvaluation:
             return
         if node not in self._deciding:
             operands = [settled[v] if v in settled else run.whole(made(v)) for v in node.inputs]
-            results = computed(model, graph, node, operands, tensors, self.exact, self._threads)
+            results = computed(model, graph, node, operands, tensors, self.exact, run.threads)
         for value, array in zip(node.values, results, strict=True):
             if node.is_opaque:
                 check_shape(model, value, np.shape(array))
@@ -310,7 +316,7 @@ class _ModelEvaluation:
         type_ = graph.type(node.values[0])
         shape = None if type_ is None else concrete([evaluate_dim(dim, tensors.sizes) for dim in type_.shape])
         with telling(graph, node):
-            results = repeats.computed(node, attrs, operands, held, shape, SharedReal(np.float64, self._threads))
+            results = repeats.computed(node, attrs, operands, held, shape, SharedReal(np.float64, run.threads))
         for value, parts in zip(node.values, results or (), strict=results is not None):
             run.hold(value, parts)
             bind_shape(tensors.sizes, graph.type(value), repeats.length(parts.shape))
@@ -338,7 +344,7 @@ class _ModelEvaluation:
         chosen = nodes[: len(blocks.steps)]
         unread = {value for node in chosen for value in done[node]}
         kept = [node.values[0] for node in chosen if node.values[0] not in unread]
-        each = _in_one if self._threads is None else self._threads.in_parts
+        each = _in_one if run.threads is None else run.threads.in_parts
         with telling(graph, chosen[0]):
             tensors.by_value.update(blocks.compute(given, kept, each))
         run.held |= blocks.held
