@@ -54,7 +54,7 @@ def chains(graph: Graph, nodes: Sequence[Node], may: Callable[[Node], bool], mad
     last: list[Node] = []
     values, shapes = set[int](), set[object]()
     for node in nodes:
-        joins = may(node)
+        joins = may(node) and _is_stacked(graph, node)
         type_ = graph.type(node.values[0]) if node.values else None
         rests = any(made(value) in values for value in node.inputs) or any(attr_symbols(value) for _, value in node.attrs)
         if joins and (not last or rests or (type_ is not None and type_.shape in shapes)):
@@ -76,6 +76,12 @@ def is_blockwise(node: Node) -> bool:
     traits = traits_of(node.op)
     reduces = traits.reduction is not None and traits.image is None
     return traits.entrywise is not None or traits.rows is not None or reduces or node.op == _MATRICES
+
+
+def _is_stacked(graph: Graph, node: Node) -> bool:
+    """Whether a product is one of stacks of matrices: a weight takes much memory, and is not held together with others."""
+    types = [graph.type(value) for value in node.inputs]
+    return node.op != _MATRICES or all(type_ is not None and type_.rank > 2 for type_ in types)
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,6 +170,20 @@ def test_what_rounding_decides_and_narrow_evaluations_are_computed_node_by_node(
     np.testing.assert_allclose(y, np.exp(feed["x"].astype(np.float64)) ** 2, rtol=1e-14)
 
 
+def test_weights_are_not_held_together() -> None:
+    text = f"""{HEAD} g (float[2,8,4] x, float[4,4] w, float[4,4] v) => (float[2,8,4] y) {{
+        a = MatMul(x, w) b = MatMul(a, v) c = Neg(b) t = Transpose<perm = [0, 2, 1]>(c) d = MatMul(b, t) y = MatMul(d, c) }}"""
+    model = load(parse_model(text))
+    found = chains(model.graph, list(model.graph.nodes()), is_blockwise, lambda v: v)
+    assert [[node.op for node in chain] for chain in found] == [
+        ["MatMul"],
+        ["MatMul"],
+        ["Neg"],
+        ["Transpose"],
+        ["MatMul", "MatMul"],
+    ]
+
+
 def test_a_node_that_needs_a_size_stays_behind_what_tells_it() -> None:
     """The size of what is found is in the type of its sum; a shape with it is an attribute of Expand."""
     text = f"""{HEAD} g (float[6] x, float[1] z) => (float[K,2] y) <int64[1] one = {{1}}, int64[1] two = {{2}}> {{
