@@ -25,9 +25,11 @@ from mugraph.terms.shape import Dim, concrete, evaluate_dim
 from rewriter.reference.blocks import Fitted, is_blockwise
 from rewriter.reference.nodes import attributes
 
-__all__ = ["Repeats", "keeps_parts_apart"]
+__all__ = ["Repeats", "few_parts", "keeps_parts_apart"]
 
 _Shape = tuple[int, ...]
+_DIFFERENT = 2
+"""Parts of inputs that repeat some: the first, of which all floats may be negative, and another one."""
 _IMAGES = (ImageRole.WINDOW, ImageRole.GLOBAL, ImageRole.CHANNELS)
 
 
@@ -179,3 +181,15 @@ def keeps_parts_apart(model: Model, sizes: Mapping[str, Dim]) -> int:
         elif any(flags):
             return 0
     return parts if all(value in held for value in model.graph.outputs) else 0
+
+
+def few_parts(feed: Mapping[str, np.ndarray], parts: int) -> Mapping[str, np.ndarray]:
+    """Inputs of which only the first two parts of a batch are different: the others are the second one.
+
+    Args:
+        parts: that inputs of the measured sizes have, of :func:`keeps_parts_apart`; those that have others stay as they are.
+    """
+    if parts <= _DIFFERENT or any(np.ndim(array) and len(array) != parts for array in feed.values()):
+        return feed
+    which = np.minimum(np.arange(parts), _DIFFERENT - 1)
+    return {name: array[which] if np.ndim(array) else array for name, array in feed.items()}

@@ -16,15 +16,13 @@ from mugraph.graph import Node
 from mugraph.onnx import Model, dimension_in_words
 from mugraph.ops import RUNTIME_OPERATORS, reader_of, traits_of
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
-from rewriter.reference import keeps_parts_apart, random_inputs
+from rewriter.reference import few_parts, keeps_parts_apart, random_inputs
 from rewriter.run.task import Task
 
 __all__ = ["InputProbe", "probes"]
 
 _SCALES = (100.0, 0.01)
 """Of the floats of the probes, in the order of :func:`_other_sizes`."""
-_DIFFERENT = 2
-"""Parts of a batch in them that differ: the first, of which all floats may be negative, and another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +44,10 @@ def probes(task: Task, timed: Mapping[str, float]) -> list[list[InputProbe]]:
     A model may ask more of its sizes than it says: the measured ones are the last resort. Where a number that is fed decides what
     the model does, there is a probe for each such number; half the size may go with another one.
 
+    Where a model keeps the parts of a batch apart, only two of a probe at another scale are different: the reference takes as long
+    as for two (:mod:`rewriter.reference.repeats`). All outputs are compared, and all parts of inputs that are timed are different:
+    they show where one is taken for another.
+
     Args:
         timed: the numbers that inputs are timed with.
     """
@@ -59,23 +61,8 @@ def probes(task: Task, timed: Mapping[str, float]) -> list[list[InputProbe]]:
     for seed, (scale, sizes) in enumerate(zip(_SCALES, _other_sizes(task.sizes), strict=True), 11):
         alternatives = [sizes] if sizes == task.sizes else [sizes, task.sizes]
         scaled = [_probe(task, chosen, scale, seed, timed, timed) for chosen in alternatives if _exist(task, chosen)]
-        found.append([_of_few_parts(probe, parts) for probe in scaled])
+        found.append([replace(probe, feed=few_parts(probe.feed, parts)) for probe in scaled])
     return found
-
-
-def _of_few_parts(probe: InputProbe, parts: int) -> InputProbe:
-    """A probe of which only the first two parts of a batch are different: the others are the second one.
-
-    So the reference takes no longer than for two (:mod:`rewriter.reference.repeats`), and all outputs are compared. All parts of
-    inputs that are timed are different: they show where one is taken for another.
-
-    Args:
-        parts: that inputs of the measured sizes have; 0 where outputs are made of several of them.
-    """
-    if any(np.ndim(array) and len(array) != parts for array in probe.feed.values()) or parts <= _DIFFERENT:
-        return probe
-    which = np.minimum(np.arange(parts), _DIFFERENT - 1)
-    return replace(probe, feed={name: array[which] if np.ndim(array) else array for name, array in probe.feed.items()})
 
 
 def _other_sizes(measured: Mapping[str, Dim]) -> Sequence[Mapping[str, Dim]]:

@@ -3,7 +3,7 @@
 For the four inputs of a comparison (two random ones, two probes) it is made here, as runs once did, and in a process of its
 own, as they do now; each alone, and beside a thread that computes in Python as a search does. Processor seconds are those of the
 reference, its process included; on a busy machine they tell more than seconds. ``--operators`` says what becomes of them instead:
-for one input on one core, node by node and block by block (:mod:`rewriter.reference.blocks`).
+a core for each input, node by node and block by block (:mod:`rewriter.reference.blocks`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,19 @@ from unittest.mock import patch
 
 import click
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from mugraph.onnx import Model, load
 from mugraph.ops import Operator
-from rewriter.reference import References, bind_sizes, blocks, identical, random_inputs, reference_run
+from rewriter.reference import (
+    References,
+    bind_sizes,
+    blocks,
+    few_parts,
+    identical,
+    keeps_parts_apart,
+    random_inputs,
+    reference_run,
+)
 from rewriter.run.background import taking_turns
 from rewriter.run.referring import operations, referred
 from tools.zoo.masked import MASKED, masked_model
@@ -84,35 +92,44 @@ def measure(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], make: Make,
     return references, f"{processor:.1f} s of processor time, {seconds:.1f} s{turns}"
 
 
-def by_operator(model: Model, feed: Mapping[str, np.ndarray]) -> tuple[References, dict[str, float]]:
-    """References, and the processor seconds of each operator on one core; under no name what is done between them."""
-    seconds, plain = defaultdict[str, float](float), Operator.run
+def by_operator(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> tuple[References, dict[str, float]]:
+    """References, and the processor seconds of each operator, a core for each input; under no name those between operators."""
+    seconds, lock, plain = defaultdict[str, float](float), threading.Lock(), Operator.run
 
     def timed(self: Operator, *operands: Any) -> Any:
-        began = time.process_time()
+        began = time.thread_time()
         results = plain(self, *operands)
-        seconds[self.name] += time.process_time() - began
+        taken = time.thread_time() - began
+        with lock:
+            seconds[self.name] += taken
         return results
 
-    with patch.object(Operator, "run", timed), threadpool_limits(1):
+    with patch.object(Operator, "run", timed), patch("rewriter.reference.threads.cores", lambda: len(feeds)):
         began = time.process_time()
-        references = reference_run(model, [feed])
+        references = reference_run(model, feeds)
         seconds[""] = time.process_time() - began - sum(seconds.values())
     return references, seconds
 
 
-def show_operators(model: Model, feed: Mapping[str, np.ndarray]) -> None:
+def show_operators(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> None:
     """Prints a table of operators, those that take most first."""
     with patch.object(blocks, "ENTRIES", 1 << 62):
-        reference_run(model, [feed])  # once more than is measured: the system fills memory with zeros that is asked for first
-        wanted, before = by_operator(model, feed)
-    given, after = by_operator(model, feed)
-    click.echo("  one input, one core, processor seconds node by node and block by block:")
-    for name in sorted(before, key=before.__getitem__, reverse=True):
-        if max(before[name], after[name]) >= _SHOWN:
-            click.echo(f"  {name or 'between them':24}{before[name]:8.2f}{after[name]:8.2f}")
+        wanted, nodes = by_operator(model, feeds)
+    given, together = by_operator(model, feeds)
+    _, once = by_operator(model, _as_in_runs(model, feeds))
+    click.echo("  processor seconds node by node, block by block, and of equal parts of probes one:")
+    for name in sorted(nodes, key=nodes.__getitem__, reverse=True):
+        if max(nodes[name], together[name]) >= _SHOWN:
+            click.echo(f"  {name or 'between them':24}{nodes[name]:8.2f}{together[name]:8.2f}{once[name]:8.2f}")
     same = "the same bits" if identical(given.outputs, wanted.outputs) else "other bits"
-    click.echo(f"  {'together':24}{sum(before.values()):8.2f}{sum(after.values()):8.2f}, {same}")
+    sums = "".join(f"{sum(each.values()):8.2f}" for each in (nodes, together, once))
+    click.echo(f"  {'together':24}{sums}; block by block {same}")
+
+
+def _as_in_runs(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[Mapping[str, np.ndarray]]:
+    """Inputs of which those at another scale have as few parts as probes have."""
+    parts = keeps_parts_apart(model, bind_sizes(model, {})[0])
+    return [feed if scale == 1 else few_parts(feed, parts) for feed, (_, scale) in zip(feeds, _INPUTS, strict=True)]
 
 
 def built(shape: str) -> Model:
@@ -131,16 +148,17 @@ def built(shape: str) -> Model:
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("models", metavar="[MODEL]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--built", "shapes", multiple=True, metavar="KIND:LAYERSxWIDTH:BATCHxLENGTH", help="bert:2x768:8x512, say.")
-@click.option("--operators", is_flag=True, help="What the operators of one input take instead.")
+@click.option("--operators", is_flag=True, help="What the operators take instead.")
 def main(models: Sequence[Path], shapes: Sequence[str], operators: bool) -> None:
     """Measures the reference of each MODEL, and of models that are built."""
     for name, model in (*((path.name, load(path)) for path in models), *((shape, built(shape)) for shape in shapes)):
         sizes, _ = bind_sizes(model, {})
-        feeds = [random_inputs(model, sizes, seed, scale) for seed, scale in _INPUTS]
+        feeds: list[Mapping[str, np.ndarray]] = [random_inputs(model, sizes, seed, scale) for seed, scale in _INPUTS]
         click.echo(f"{name}: {operations(model, feeds) / 1e9:,.0f} billion operations")
         if operators:
-            show_operators(model, feeds[0])
+            show_operators(model, feeds)
             continue
+        feeds = _as_in_runs(model, feeds)
         first: References | None = None
         for beside in (False, True):
             for where, make in (("here", reference_run), ("process", referred)):
