@@ -201,7 +201,8 @@ class Blocks:
             flags = [value in held or value in parted for value in operands]
             if step is None or (any(flags) and not step.keeps_parts(shapes, flags)):
                 break
-            entries = max(math.prod(shape) for shape in (step.shape, *(inner.values()), *shapes[: 1 if step.columns else None]))
+            parted_operands = shapes if step.columns is None else shapes[:1]
+            entries = max(map(math.prod, (step.shape, *inner.values(), *parted_operands)))
             cuts = _cuts([*steps, step], inner, entries)
             if cuts is None:
                 break

@@ -44,9 +44,9 @@ def probes(task: Task, timed: Mapping[str, float]) -> list[list[InputProbe]]:
     A model may ask more of its sizes than it says: the measured ones are the last resort. Where a number that is fed decides what
     the model does, there is a probe for each such number; half the size may go with another one.
 
-    Where a model keeps the parts of a batch apart, only two of a probe at another scale are different: the reference takes as long
-    as for two (:mod:`rewriter.reference.repeats`). All outputs are compared, and all parts of inputs that are timed are different:
-    they show where one is taken for another.
+    Where a model keeps the parts of a batch apart, only two of a probe at another scale are different, and the reference takes as
+    long as for two (:mod:`rewriter.reference.repeats`). All outputs are compared. Of inputs that are timed all parts are
+    different: they show where one is taken for another.
 
     Args:
         timed: the numbers that inputs are timed with.
