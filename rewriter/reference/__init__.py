@@ -14,6 +14,7 @@ from rewriter.reference.evaluation import (
 from rewriter.reference.inputs import InputError, bind_sizes, check_data, check_memory, random_inputs, unheld
 from rewriter.reference.nodes import NoReference, NoRoom, bind_shape
 from rewriter.reference.observed import observed_sizes
+from rewriter.reference.repeats import few_parts, keeps_parts_apart
 from rewriter.reference.uses import choices
 
 __all__ = [
@@ -31,8 +32,10 @@ __all__ = [
     "choices",
     "compare",
     "decided_outputs",
+    "few_parts",
     "identical",
     "is_quantized",
+    "keeps_parts_apart",
     "observed_sizes",
     "random_inputs",
     "reference_outputs",

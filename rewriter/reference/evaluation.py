@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +15,25 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import GraphBody
 from mugraph.ops import Entrywise, traits_of
-from mugraph.terms.shape import Dim, plain_symbol, symbol, symbols_within
+from mugraph.terms.shape import Dim, concrete, evaluate_dim, plain_symbol, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
+from rewriter.reference.blocks import Blocks, chains, is_blockwise
 from rewriter.reference.comparison import is_float
 from rewriter.reference.control import Tensor, is_true, run_loop, run_scan
 from rewriter.reference.inputs import unheld
-from rewriter.reference.nodes import NoReference, NoRoom, RunTensors, bind_shape, check_shape, computed, widen
-from rewriter.reference.threads import SideBySide, side_by_side
+from rewriter.reference.nodes import (
+    NoReference,
+    NoRoom,
+    RunTensors,
+    attributes,
+    bind_shape,
+    check_shape,
+    computed,
+    telling,
+    widen,
+)
+from rewriter.reference.repeats import Repeats
+from rewriter.reference.threads import SharedReal, SideBySide, side_by_side
 
 __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
 
@@ -61,7 +74,7 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wa
     widened once, for the one node that reads it.
 
     Args:
-        is_wanted: asked before each node; where it is not, the evaluation ends.
+        is_wanted: asked now and then; where it is not, the evaluation ends.
 
     Raises:
         FalseClaim: a value that no record makes is of another shape than the model has it.
@@ -110,14 +123,32 @@ class _Run:
     Attributes:
         tensors: in the arithmetic of the evaluation.
         narrow: in the model's own types, where these decide something; else ``None``.
+        repeats: the parts of the inputs that are equal, where some are.
+        held: the values of which ``tensors`` has the different parts alone.
+        threads: that share what takes long; ``None`` where the calling one computes all.
     """
 
-    def __init__(self, tensors: RunTensors, narrow: RunTensors | None) -> None:
-        self.tensors, self.narrow = tensors, narrow
+    def __init__(self, tensors: RunTensors, narrow: RunTensors | None, repeats: Repeats | None = None) -> None:
+        self.tensors, self.narrow, self.repeats = tensors, narrow, repeats
+        self.held: set[int] = set()
+        self.threads: SideBySide | None = None
+        for value, array in tensors.by_value.items() if repeats is not None else ():
+            if repeats is not None and np.ndim(array):
+                self.hold(value, repeats.once(array))
+
+    def hold(self, value: int, parts: np.ndarray) -> None:
+        """Enters the different parts of a value."""
+        self.tensors.by_value[value] = parts
+        self.held.add(value)
+
+    def whole(self, value: int) -> Any:
+        """A value that was computed, all parts of it."""
+        array = self.tensors.by_value[value]
+        return array if self.repeats is None or value not in self.held else self.repeats.whole(array)
 
     def read(self, value: int) -> Tensor:
         """A value that was computed."""
-        return self.tensors.by_value[value], None if self.narrow is None else self.narrow.by_value.get(value)
+        return self.whole(value), None if self.narrow is None else self.narrow.by_value.get(value)
 
     def drop(self, values: Iterable[int]) -> None:
         """Forgets some values."""
@@ -151,17 +182,26 @@ class _ModelEvaluation:
         self._deciding, self._upstream = rounding_decisions(graph, nodes) if followed else (frozenset[Node](), frozenset[Node]())
         if self._upstream and any(self._bodies(node) for node in nodes):
             self._upstream = frozenset(nodes)  # what a body reads stands for values around it: this is not followed there
-        self._orders: dict[Sequence[int], list[Node]] = {}
+        self._orders: dict[Sequence[int], list[list[Node]]] = {}
         self._threads: SideBySide | None = None
 
     def outputs(self, feeds: Sequence[Mapping[str, np.ndarray]]) -> list[list[np.ndarray]]:
         """The outputs of the model for each feed."""
         model = self.model
+        alike = self.exact and not self._upstream and not model.bodies and not model.defaults
         runs = [
-            _Run(RunTensors(model, feed, self.exact), RunTensors(model, feed, False) if self._upstream else None)
+            _Run(
+                RunTensors(model, feed, self.exact),
+                RunTensors(model, feed, False) if self._upstream else None,
+                Repeats.of(feed) if alike else None,
+            )
             for feed in feeds
         ]
-        with side_by_side(len(runs)) as self._threads:
+        entries = [1 + sum(np.size(array) for array in run.tensors.by_value.values()) for run in runs]
+        with side_by_side(len(runs)) as threads:
+            self._threads = threads
+            for run, count in zip(runs, entries, strict=True):
+                run.threads = None if threads is None else threads.of_run(count / sum(entries))
             self._enter(self.graph.outputs, runs)
         self.sizes = runs[0].tensors.sizes if runs else {}
         return [[np.asarray(self._result(run, value)[0]) for value in self.graph.outputs] for run in runs]
@@ -174,6 +214,10 @@ class _ModelEvaluation:
     def _bodies(self, node: Node) -> Sequence[GraphBody]:
         return () if node.origin is None or not node.is_opaque else self.model.bodies.get(node.origin, ())
 
+    def _joins(self, node: Node) -> bool:
+        """Whether a node may be computed with others, block by block: in float64 alone, which nothing is decided by."""
+        return self.exact and node not in self._upstream and is_blockwise(node)
+
     def _operands(self, node: Node) -> Sequence[int]:
         """The values that a node reads where it stands: of bodies, not the results."""
         results = {value for body in self._bodies(node) for value in body.outputs}
@@ -185,56 +229,130 @@ class _ModelEvaluation:
             return
         tables, made = self.graph.tables, self._made
         if outputs not in self._orders:
-            self._orders[outputs] = _ordered(self.graph, outputs, self._operands, frozenset(runs[0].tensors.sizes))
-            read = {*outputs, *(value for node in self._orders[outputs] for value in self._operands(node))}
+            ordered = _ordered(self.graph, outputs, self._operands, frozenset(runs[0].tensors.sizes))
+            self._orders[outputs] = chains(self.graph, ordered, self._joins, made)
+            read = {*outputs, *(value for node in ordered for value in self._operands(node))}
             for value in read.intersection(self.graph.inputs) - runs[0].tensors.by_value.keys():
                 raise NoReference(f"the reference cannot be computed: nothing is known of input '{tables.names[value]}'")
         nodes = self._orders[outputs]
-        last_reader = {made(value): node for node in nodes for value in self._operands(node)}
+        last_reader = {made(value): node for chain in nodes for node in chain for value in self._operands(node)}
         results = {made(value) for value in outputs}
-        for node in nodes:
+
+        def done(node: Node) -> list[int]:
+            """The values that nobody reads behind a node."""
+            unread = [value for value in node.values if value not in last_reader and value not in results]
+            read = map(made, self._operands(node))
+            return unread + [value for value in read if last_reader[value] is node and value not in results]
+
+        for chain in nodes:
             heed()
             if not self._is_wanted():
                 raise NoReference("nobody asks for the reference any more")
-            operands = self._operands(node)
-            stored = {v: tables.constants[v].load() for v in operands if v in tables.constants}
-            if self._bodies(node):
-                self._run_bodies(node, stored, runs)
+            stored = {v: tables.constants[v].load() for node in chain for v in self._operands(node) if v in tables.constants}
+            if self._bodies(chain[0]):
+                self._run_bodies(chain[0], stored, runs)
+                for run in runs:
+                    run.drop(done(chain[0]))
             else:
-                self._compute(node, stored, runs)
-            done = [value for value in node.values if value not in last_reader and value not in results]
-            done += [value for value in map(made, operands) if last_reader[value] is node and value not in results]
-            for run in runs:
-                run.drop(done)
+                self._compute(chain, stored, {node: done(node) for node in chain}, runs)
 
-    def _compute(self, node: Node, stored: Mapping[int, np.ndarray], runs: Sequence[_Run]) -> None:
-        """Evaluates a node without bodies; each weight is widened once."""
-        model, graph, made = self.model, self.graph, self._made
+    def _compute(
+        self, chain: Sequence[Node], stored: Mapping[int, np.ndarray], done: Mapping[Node, Sequence[int]], runs: Sequence[_Run]
+    ) -> None:
+        """Evaluates nodes without bodies; each weight is widened once.
+
+        Args:
+            done: the values that nobody reads behind each node.
+        """
+        made = self._made
         settled = {v: self._widened(array) if self.exact else np.asarray(array) for v, array in stored.items()}
 
         def evaluate(run: _Run) -> None:
-            results: Sequence[Any] = ()
-            tensors, narrow = run.tensors, run.narrow
-            if narrow is not None and node in self._upstream:
-                operands = [stored[v] if v in stored else narrow.by_value[made(v)] for v in node.inputs]
-                results = computed(model, graph, node, operands, tensors, exact=False)
-                narrow.by_value.update(zip(node.values, results, strict=True))
-            if node not in self._deciding:
-                operands = [settled[v] if v in settled else tensors.by_value[made(v)] for v in node.inputs]
-                results = computed(model, graph, node, operands, tensors, self.exact, self._threads)
-            for value, array in zip(node.values, results, strict=True):
-                if node.is_opaque:
-                    check_shape(model, value, np.shape(array))
-                bind_shape(tensors.sizes, graph.type(value), np.shape(array))
-                tensors.by_value[value] = array
+            left = list(chain)
+            while left:
+                evaluated = self._evaluate_blocks(left, settled, done, run) if self._joins(chain[0]) else 0
+                if not evaluated:
+                    self._evaluate(left[0], stored, settled, run)
+                for node in left[: evaluated or 1]:
+                    run.drop(done[node])
+                del left[: evaluated or 1]
 
         known = runs[0].tensors.by_value
-        entries = max((known[made(v)].size for v in node.inputs if made(v) in known), default=0)
-        if self._threads is not None and len(runs) > 1 and entries >= _LARGE and not node.is_opaque:
+        entries = max((known[made(v)].size for node in chain for v in node.inputs if made(v) in known), default=0)
+        if self._threads is not None and len(runs) > 1 and entries >= _LARGE and not chain[0].is_opaque:
             self._threads.run(evaluate, runs)  # NumPy leaves the interpreter to others while it computes
         else:
             for run in runs:
                 evaluate(run)
+
+    def _evaluate(self, node: Node, stored: Mapping[int, np.ndarray], settled: Mapping[int, np.ndarray], run: _Run) -> None:
+        """Evaluates one node."""
+        model, graph, made = self.model, self.graph, self._made
+        results: Sequence[Any] = ()
+        tensors, narrow = run.tensors, run.narrow
+        if narrow is not None and node in self._upstream:
+            operands = [stored[v] if v in stored else narrow.by_value[made(v)] for v in node.inputs]
+            results = computed(model, graph, node, operands, tensors, exact=False)
+            narrow.by_value.update(zip(node.values, results, strict=True))
+        if run.repeats is not None and self._evaluate_parts(node, settled, run, run.repeats):
+            return
+        if node not in self._deciding:
+            operands = [settled[v] if v in settled else run.whole(made(v)) for v in node.inputs]
+            results = computed(model, graph, node, operands, tensors, self.exact, run.threads)
+        for value, array in zip(node.values, results, strict=True):
+            if node.is_opaque:
+                check_shape(model, value, np.shape(array))
+            bind_shape(tensors.sizes, graph.type(value), np.shape(array))
+            tensors.by_value[value] = array
+
+    def _evaluate_parts(self, node: Node, settled: Mapping[int, np.ndarray], run: _Run, repeats: Repeats) -> bool:
+        """Evaluates the different parts of one node's results, where it needs no others for that; whether it does not."""
+        graph, tensors = self.graph, run.tensors
+        attrs = attributes(node, tensors.sizes)
+        if attrs is None:
+            return False
+        operands = [settled[v] if v in settled else tensors.by_value[self._made(v)] for v in node.inputs]
+        held = [v not in settled and self._made(v) in run.held for v in node.inputs]
+        type_ = graph.type(node.values[0])
+        shape = None if type_ is None else concrete([evaluate_dim(dim, tensors.sizes) for dim in type_.shape])
+        with telling(graph, node):
+            results = repeats.computed(node, attrs, operands, held, shape, SharedReal(np.float64, run.threads))
+        for value, parts in zip(node.values, results or (), strict=results is not None):
+            run.hold(value, parts)
+            bind_shape(tensors.sizes, graph.type(value), repeats.length(parts.shape))
+        return results is not None
+
+    def _evaluate_blocks(
+        self, nodes: Sequence[Node], settled: Mapping[int, np.ndarray], done: Mapping[Node, Sequence[int]], run: _Run
+    ) -> int:
+        """Evaluates the first of some nodes block by block; how many. None where that does not pay, or some cannot be so.
+
+        Args:
+            done: as of :meth:`_compute`.
+        """
+        graph, tensors = self.graph, run.tensors
+        given = ChainMap(dict(settled), tensors.by_value)
+        blocks = Blocks.of(
+            nodes,
+            lambda v: v if v in settled else self._made(v),
+            lambda value: np.shape(given[value]),
+            lambda node: attributes(node, tensors.sizes),
+            run.held,
+        )
+        if blocks is None:
+            return 0
+        chosen = nodes[: len(blocks.steps)]
+        unread = {value for node in chosen for value in done[node]}
+        kept = [node.values[0] for node in chosen if node.values[0] not in unread]
+        each = _in_one if run.threads is None else run.threads.in_parts
+        with telling(graph, chosen[0]):
+            tensors.by_value.update(blocks.compute(given, kept, each))
+        run.held |= blocks.held
+        for step in blocks.steps:
+            value, shape = step.node.values[0], step.shape
+            is_held = run.repeats is not None and value in run.held
+            bind_shape(tensors.sizes, graph.type(value), run.repeats.length(shape) if run.repeats and is_held else shape)
+        return len(chosen)
 
     def _widened(self, array: np.ndarray) -> np.ndarray:
         """A weight as :func:`widen` has it; of a large one threads widen a part each."""
@@ -329,6 +447,11 @@ class _ModelEvaluation:
         for value, (tensor, result) in zip(node.values, named, strict=True):
             self._put(run, value, tensor)
             self._same_type(run, value, result)
+
+
+def _in_one(compute: Callable[[slice], None], length: int) -> None:
+    """Does some work for so many blocks."""
+    compute(slice(length))
 
 
 def _no_rows(graph: Graph, values: Sequence[int], exact: bool) -> list[Tensor]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.ops import get_operator
+from mugraph.ops.forms import AttrMap
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, evaluate_dim
 from mugraph.terms.term import Attrs, attr_symbols, bind_attrs
@@ -21,7 +22,17 @@ from rewriter.reference.comparison import is_float
 from rewriter.reference.threads import SharedReal, SideBySide
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["FalseClaim", "NoReference", "RunTensors", "bind_shape", "check_shape", "computed", "widen"]
+__all__ = [
+    "FalseClaim",
+    "NoReference",
+    "RunTensors",
+    "attributes",
+    "bind_shape",
+    "check_shape",
+    "computed",
+    "telling",
+    "widen",
+]
 
 
 class NoReference(ValueError):
@@ -75,6 +86,22 @@ class RunTensors:
             bind_shape(self.sizes, type_, np.shape(feed[name]))
 
 
+def attributes(node: Node, sizes: Mapping[str, Dim]) -> AttrMap | None:
+    """What a node's record is given for attributes; ``None`` without one, and where none of ``sizes`` tells one of them."""
+    attrs = bind_attrs(node.attrs, sizes)
+    is_known = not node.is_opaque and not any(attr_symbols(value) for _, value in attrs)
+    return {**get_operator(node.op).defaults, **dict(attrs)} if is_known else None
+
+
+@contextmanager
+def telling(graph: Graph, node: Node) -> Iterator[None]:
+    """Raises NoRoom, which names a node, where there is no memory for what is computed."""
+    try:
+        yield
+    except MemoryError as problem:
+        raise NoRoom(f"there is no memory for the reference of {graph.tables.label(node)} ({problem})") from None
+
+
 def computed(
     model: Model,
     graph: Graph,
@@ -97,19 +124,18 @@ def computed(
     single = not exact and not any(array.dtype == np.float64 for array in operands)
     results: Sequence[Any]
     try:
-        if node.is_opaque:
-            results = _run_alone(model, graph, node, operands, tensors.dtypes)
-        else:
-            try:
-                results = get_operator(node.op).run(SharedReal(np.float32 if single else np.float64, threads), attrs, wide)
-            except Unsupported:
+        with telling(graph, node):
+            if node.is_opaque:
                 results = _run_alone(model, graph, node, operands, tensors.dtypes)
-        if not exact:
-            results = [_as_typed(r, graph.type(v)) for r, v in zip(results, node.values, strict=True)]
+            else:
+                try:
+                    results = get_operator(node.op).run(SharedReal(np.float32 if single else np.float64, threads), attrs, wide)
+                except Unsupported:
+                    results = _run_alone(model, graph, node, operands, tensors.dtypes)
+            if not exact:
+                results = [_as_typed(r, graph.type(v)) for r, v in zip(results, node.values, strict=True)]
     except NoReference:
         raise
-    except MemoryError as problem:
-        raise NoRoom(f"there is no memory for the reference of {graph.tables.label(node)} ({problem})") from None
     except ShapeError as problem:  # at these sizes the node does not run; the runtime may have seen that nobody needs it
         raise NoReference(f"the reference cannot compute {graph.tables.label(node)}: {problem}") from None
     except Exception as problem:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -36,10 +37,14 @@ class SideBySide:
     Args:
         runs: how many go on at the same time.
         cores: of which they share all but two.
+
+    Attributes:
+        shares: parts that one of them has of what it computes.
     """
 
     def __init__(self, runs: int, cores: int) -> None:
-        self.shares = max((cores - _LEFT) // runs, 1)
+        self._free = cores - _LEFT
+        self.shares = max(self._free // runs, 1)
         self._all = self.shares * runs
         self._runs = ThreadPoolExecutor(min(runs, cores))
         self._parts = ThreadPoolExecutor(self._all)
@@ -47,6 +52,12 @@ class SideBySide:
     def run(self, work: Callable[[Any], None], runs: Any) -> None:
         """Does some work for each run, all at the same time."""
         list(self._runs.map(work, runs))
+
+    def of_run(self, share: float) -> SideBySide:
+        """The same threads for a run that has another share of all work than the others."""
+        threads = copy(self)
+        threads.shares = max(int(self._free * share), 1)
+        return threads
 
     def in_parts(self, compute: Callable[[slice], None], length: int, *, alone: bool = False) -> None:
         """Does some work for each part of so many rows, all at the same time.

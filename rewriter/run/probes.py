@@ -8,7 +8,7 @@ another size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from mugraph.graph import Node
 from mugraph.onnx import Model, dimension_in_words
 from mugraph.ops import RUNTIME_OPERATORS, reader_of, traits_of
 from mugraph.terms.shape import Dim, concrete, evaluate_dim
-from rewriter.reference import random_inputs
+from rewriter.reference import few_parts, keeps_parts_apart, random_inputs
 from rewriter.run.task import Task
 
 __all__ = ["InputProbe", "probes"]
@@ -44,10 +44,15 @@ def probes(task: Task, timed: Mapping[str, float]) -> list[list[InputProbe]]:
     A model may ask more of its sizes than it says: the measured ones are the last resort. Where a number that is fed decides what
     the model does, there is a probe for each such number; half the size may go with another one.
 
+    Where a model keeps the parts of a batch apart, only two of a probe at another scale are different, and the reference takes as
+    long as for two (:mod:`rewriter.reference.repeats`). All outputs are compared. Of inputs that are timed all parts are
+    different: they show where one is taken for another.
+
     Args:
         timed: the numbers that inputs are timed with.
     """
     found = []
+    parts = keeps_parts_apart(task.model, task.sizes)
     half = {name: size // 2 if isinstance(size, int) and size > 1 else size for name, size in task.sizes.items()}
     others = [chosen for chosen in task.choices() if chosen != timed]
     for seed, chosen in enumerate(others, 21):
@@ -55,7 +60,8 @@ def probes(task: Task, timed: Mapping[str, float]) -> list[list[InputProbe]]:
         found.append([_probe(task, sizes, 1.0, seed, chosen, timed) for sizes in alternatives if _exist(task, sizes)])
     for seed, (scale, sizes) in enumerate(zip(_SCALES, _other_sizes(task.sizes), strict=True), 11):
         alternatives = [sizes] if sizes == task.sizes else [sizes, task.sizes]
-        found.append([_probe(task, chosen, scale, seed, timed, timed) for chosen in alternatives if _exist(task, chosen)])
+        scaled = [_probe(task, chosen, scale, seed, timed, timed) for chosen in alternatives if _exist(task, chosen)]
+        found.append([replace(probe, feed=few_parts(probe.feed, parts)) for probe in scaled])
     return found
 
 

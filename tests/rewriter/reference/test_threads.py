@@ -189,3 +189,23 @@ def test_runs_that_have_no_core_to_spare_share_nothing() -> None:
     threads = SideBySide(runs=4, cores=9)
     assert threads.shares == 1
     threads.close()
+
+
+def test_a_run_has_as_many_threads_as_it_has_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two texts that are one has half of what another has; one of a few words has a single thread."""
+    monkeypatch.setattr(threads, "cores", lambda: 16)
+    counts: list[int] = []
+    plain = SideBySide.in_parts
+
+    def in_parts(self: SideBySide, compute: Callable[[slice], None], length: int, *, alone: bool = False) -> None:
+        counts.append(self.shares)
+        plain(self, compute, length, alone=alone)
+
+    monkeypatch.setattr(SideBySide, "in_parts", in_parts)
+    text = '<ir_version: 10, opset_import: ["" : 20]> g (float[N,M] x) => (float[N,M] y) { a = Exp(x) y = Neg(a) }'
+    model, generator = load(parse_model(text)), np.random.default_rng(0)
+    whole = {"x": generator.standard_normal((2, 1 << 19), np.float32)}
+    feeds = [whole, {"x": whole["x"][[0, 0]]}, {"x": whole["x"][:, :3]}]
+    for outputs, feed in zip(reference_outputs(model, feeds), feeds, strict=True):
+        np.testing.assert_allclose(outputs[0], -np.exp(feed["x"].astype(np.float64)), rtol=1e-15)
+    assert sorted(counts) == [4, 9]

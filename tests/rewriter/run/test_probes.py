@@ -112,6 +112,21 @@ def test_probes_are_of_several_scales_and_sizes(tmp_path: Path) -> None:
         assert (probe.feed["x"][0] < 0).all() and (probe.feed["x"] == 0).any() != (probe.feed["x"].shape[0] == 1)
 
 
+@pytest.mark.parametrize(
+    ("body", "different"), [("a = Neg(x) y = Neg(a)", 2), ("a = ReduceMax<keepdims = 1>(x, zero) y = Sub(x, a)", 6)]
+)
+def test_a_probe_has_two_parts_that_differ_where_parts_are_kept_apart(tmp_path: Path, body: str, different: int) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 20]>
+        g (float[6,5,4] x, float s) => (float[6,5,4] y) <int64[1] zero = {{0}}> {{ {body} k = Neg(s) }}"""
+    onnx.save(parse_model(text), tmp_path / "m.onnx")
+    with workbench(tmp_path / "m.onnx") as bench:
+        (large,), (small,) = probes(bench.task, {})
+        timed = bench.task.feeds()
+    for feed, count in ((large.feed, different), (small.feed, different), *((feed, 6) for feed in timed)):
+        assert feed["x"].shape == (6, 5, 4) and len(np.unique(feed["x"], axis=0)) == count
+    assert (large.feed["x"][:, 0] < 0).all() and (large.feed["x"] == 0).any()
+
+
 def test_no_probe_is_of_sizes_into_which_a_window_does_not_fit(tmp_path: Path) -> None:
     """onnxruntime's pools of float16 end the process there."""
     model = """
