@@ -29,7 +29,7 @@ from rewriter.cost.signature import random_array, written
 from rewriter.cost.store import ProfileStore
 from rewriter.runtime_env import PROVIDERS, RuntimeFailure, bare_session, digest, usable_providers
 from rewriter.search.directions import Direction, compile_rules
-from rewriter.search.sides import facts_of
+from rules_db.sides import facts_of
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.rule import Rule, dim_symbols
 

@@ -33,7 +33,7 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, bind_dims, find_root_matches, join
 from rewriter.search.moves import Moves
-from rewriter.search.sides import facts_of
+from rules_db.sides import facts_of
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import FloatClass, Rule

@@ -15,8 +15,8 @@ from mugraph.terms.shape import DataType
 from mugraph.terms.term import AttrVar, Term, substitute, var, walk
 from rewriter.search.divisors import brought_divisors
 from rewriter.search.reshapes import brought_reshapes
-from rewriter.search.sides import facts_of
 from rewriter.search.windows import has_windows
+from rules_db.sides import facts_of
 from rules_db.solving import Determined, determined
 from rules_db.trust.rule import Rule, Side, dim_symbols
 

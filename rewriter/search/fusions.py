@@ -15,7 +15,7 @@ from rewriter.search.directions import Direction
 from rewriter.search.match import Match, NoMatch, RootMatch
 from rewriter.search.matcher import Matcher, MatchPool
 from rewriter.search.reach import reach, readers_within
-from rewriter.search.sides import facts_of
+from rules_db.sides import facts_of
 
 __all__ = ["Fusion", "FusionSites", "Fusions", "unshared"]
 

@@ -20,7 +20,7 @@ from rewriter.search.matcher import Matcher, MatchPool
 from rewriter.search.ranges import RangeOracle
 from rewriter.search.reach import live_values, reach, readers_within
 from rewriter.search.roles import brings_movements, cancels_movements, takes_over
-from rewriter.search.sides import facts_of
+from rules_db.sides import facts_of
 from rules_db.trust.rule import Rule
 
 __all__ = ["Hits", "Matches"]

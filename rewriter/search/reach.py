@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from mugraph.graph import Graph
 from rewriter.search.directions import Direction
-from rewriter.search.sides import facts_of
+from rules_db.sides import facts_of
 
 __all__ = ["Readers", "live_values", "reach", "readers_within"]
 

@@ -12,8 +12,8 @@ from functools import lru_cache
 from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.terms.term import AttrValue, Term, walk
 from rewriter.search.directions import Direction
-from rewriter.search.sides import facts_of
 from rewriter.search.strategy import MoveKind
+from rules_db.sides import facts_of
 from rules_db.trust.rule import Rule, Side
 
 __all__ = [

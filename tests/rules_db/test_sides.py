@@ -12,8 +12,8 @@ from rewriter.cost import ProfileStore, RuntimeDirections
 from rewriter.search.directions import Direction, compile_rules
 from rewriter.search.matches import Matches
 from rewriter.search.ranges import RangeOracle
-from rewriter.search.sides import facts_of
 from rules_db.library import shipped_rules
+from rules_db.sides import facts_of
 from rules_db.trust.rule import Side
 from tests.support.graphs import CANCEL, NEGATION
 from tests.support.rules import side
@@ -53,7 +53,7 @@ def test_a_search_is_prepared_with_one_walk_a_side(monkeypatch: pytest.MonkeyPat
         return walk(walked[-1])
 
     for name, module in sys.modules.items():
-        if name.startswith("rewriter.") and hasattr(module, "walk"):
+        if name.startswith(("rewriter.", "rules_db.sides")) and hasattr(module, "walk"):
             monkeypatch.setattr(module, "walk", noted)
     facts_of.cache_clear()
     fused = RuntimeDirections(rules, ProfileStore(None, "test"), "cuda")
