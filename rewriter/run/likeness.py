@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from mugraph.onnx import Model
+from mugraph.onnx import Model, ModelError
 from mugraph.onnx.scopes import nested_tensors
 from mugraph.onnx.weights import Weights, is_stored
 from mugraph.terms.shape import DataType
@@ -45,7 +45,10 @@ def _content(tensor: TensorProto, weights: Weights) -> bytes | None:
         if is_elsewhere:
             first = next(weights.chunks(tensor, _SAMPLE * width), b"")
         else:
-            first = weights.array(tensor).reshape(-1)[:_SAMPLE].tobytes()
+            try:
+                first = weights.array(tensor).reshape(-1)[:_SAMPLE].tobytes()
+            except ModelError:  # it does not hold what its type says: whoever needs it says so
+                return None
         if _are_weights(np.frombuffer(first, f"u{width}")):
             return b""
     if not is_elsewhere:

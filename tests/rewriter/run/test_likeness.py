@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 
-from mugraph.onnx import load
+from mugraph.onnx import ModelError, load
 from rewriter import optimize
 from rewriter.reference import Error
 from rewriter.run.accept import Acceptance
@@ -182,3 +182,12 @@ def test_weights_of_all_float_types_are_weights(tmp_path: Path, dtype: type) -> 
             tensor.type.tensor_type.elem_type = proto.graph.initializer[0].data_type
         paths.append(saved(tmp_path / f"{seed}.onnx", proto))
     assert len({likeness(load(path)) for path in paths}) == 1
+
+
+def test_a_tensor_that_nobody_reads_may_hold_anything(tmp_path: Path) -> None:
+    proto = model(1)
+    proto.graph.initializer.add(name="unread", data_type=onnx.TensorProto.FLOAT, dims=[64], float_data=[1.0] * 65)
+    unread = load(saved(tmp_path / "m.onnx", proto))
+    with pytest.raises(ModelError, match="does not hold what its type says"):
+        unread.weights.array(unread.proto.graph.initializer[-1])
+    assert likeness(unread) != likeness(load(saved(tmp_path / "plain.onnx", model(1))))
