@@ -12,9 +12,9 @@ from rewriter.cost import ProfileStore, RuntimeDirections
 from rewriter.search.directions import Direction, compile_rules
 from rewriter.search.matches import Matches
 from rewriter.search.ranges import RangeOracle
-from rules_db.library import shipped_rules
+from rules_db.library import ShippedRules, presumed_rules, shipped_rules
 from rules_db.sides import facts_of
-from rules_db.trust.rule import Side
+from rules_db.trust.rule import Rule, Side
 from tests.support.graphs import CANCEL, NEGATION
 from tests.support.rules import side
 
@@ -73,3 +73,13 @@ def test_directions_are_chosen_once() -> None:
     chosen = matches.such_that(holds)
     assert chosen == matches.such_that(holds) == tuple(d for d in matches.directions if d.rule is CANCEL) and chosen
     assert asked == list(matches.directions) and set(asked) <= set(compile_rules([CANCEL, NEGATION], "cpu"))
+
+
+def test_a_text_and_what_was_unpacked_of_it_have_the_same_operators() -> None:
+    """By the one or the other a run chooses the rules that its model may call for."""
+    unpacked = presumed_rules()
+    assert isinstance(unpacked, ShippedRules)
+    unpacked.within([])
+    texts = ShippedRules(unpacked._shipment)
+    assert unpacked._sides == texts._sides and any(isinstance(rule, Rule) for rule in unpacked._rules)
+    assert not any(isinstance(rule, Rule) for rule in texts._rules)
