@@ -10,9 +10,9 @@ from typing import overload
 
 from mugraph.deadline import heed
 from mugraph.ops import REGISTRY
-from mugraph.terms.term import walk
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.files import StoreError
+from rules_db.sides import facts_of
 from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
@@ -132,8 +132,8 @@ class RuleBook(Sequence[Rule]):
 
     @cached_property
     def _sides(self) -> list[tuple[frozenset[str], ...]]:
-        """The operators of each rule's sides, of one that came as a text by that."""
-        return [_operators(rule) for rule in self._given]
+        """The operators of each rule's sides, of one that is not read by its text."""
+        return [_operators(rule) for rule in self._rules]
 
     def objection(self, rule: Rule) -> str:
         """Why one of the rules may not be applied; empty where it may. Asked before anything rests on it."""
@@ -159,7 +159,7 @@ def _has(rule: Rule | Entry, operator: str) -> bool:
 def _operators(rule: Rule | Entry) -> tuple[frozenset[str], ...]:
     """The operators of each side of a rule, whose text is not parsed."""
     if isinstance(rule, Rule):
-        return tuple(frozenset(t.op for t in walk(side)) - {"Var", "Const"} for side in (rule.source, rule.target))
+        return tuple(facts_of(side).ops - {"Var", "Const"} for side in (rule.source, rule.target))
     sides = [_STRING.sub("", side) for side in _SIDE.findall(rule.text)]
     return tuple(frozenset(filter(REGISTRY.__contains__, _OPERATOR.findall(side))) for side in sides)
 

@@ -112,7 +112,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
             f"[dim]note: {outcome.estimated_costs} operator costs were estimated by a roofline, not measured{calibrated}[/]"
         )
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in outcome.seconds.items())
-    cached = "; verdict of an earlier run on the same model, rules and machine" if outcome.cached_verdict else ""
+    cached = "; verdict of an earlier run on the same graph, rules and machine" if outcome.cached_verdict else ""
     console.print(
         f"[dim]{outcome.rules} rules, {outcome.generated} candidates, {outcome.measured_costs} costs measured; {spent}{cached}[/]"
     )

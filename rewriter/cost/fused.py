@@ -29,8 +29,9 @@ from rewriter.cost.signature import random_array, written
 from rewriter.cost.store import ProfileStore
 from rewriter.runtime_env import PROVIDERS, RuntimeFailure, bare_session, digest, usable_providers
 from rewriter.search.directions import Direction, compile_rules
+from rules_db.sides import facts_of
 from rules_db.trust.condition import Condition, Facts
-from rules_db.trust.rule import Rule, Side, dim_symbols
+from rules_db.trust.rule import Rule, dim_symbols
 
 __all__ = ["RuntimeDirections", "asked_directions", "kept_directions", "pattern_model"]
 
@@ -110,22 +111,19 @@ def _key(direction: Direction, asked: str) -> str:
     return digest("fused by the runtime", str(_VERSION), ort.__version__, asked, direction.id)
 
 
-def _operators(side: Side) -> Counter[str]:
-    return Counter(op for op, _, _ in {(term.op, term.attrs, term.inputs) for term in walk(side) if term.inputs})
-
-
-@lru_cache(maxsize=_DIRECTIONS)
 def _added(direction: Direction) -> str | None:
     """The one kind of operator that a shorter replacement has and the pattern has not."""
-    before, after = _operators(direction.pattern), _operators(direction.replacement)
+    before, after = facts_of(direction.pattern).applications, facts_of(direction.replacement).applications
+    if after.total() >= before.total():
+        return None
     new = after.keys() - before.keys()
-    return next(iter(new)) if len(new) == 1 and after.total() < before.total() else None
+    return next(iter(new)) if len(new) == 1 else None
 
 
 @lru_cache(maxsize=_DIRECTIONS)
 def _happens(direction: Direction, added: str, provider: str) -> bool:
     heed()
-    wanted = Counter(_onnx_name(op) for op in _operators(direction.replacement).elements())
+    wanted = Counter(_onnx_name(op) for op in facts_of(direction.replacement).applications.elements())
     for model in pattern_models(direction):
         for tried in (model, _with_readers(model)):
             left = Counter(_executed(tried.SerializeToString(), provider))

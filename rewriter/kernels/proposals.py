@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.sizes import retyped, specialised
@@ -33,9 +33,10 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, bind_dims, find_root_matches, join
 from rewriter.search.moves import Moves
+from rules_db.sides import facts_of
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
-from rules_db.trust.rule import FloatClass, Rule, Side
+from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = [
     "PROVIDER",
@@ -521,7 +522,7 @@ def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
     One for each look of the products; of the rules that join the same ones, the first that joins most of them.
     """
     done: set[int] = set()
-    for direction in sorted(filter(joins, moves.matches.directions), key=lambda d: (-len(d.pattern), d.id)):
+    for direction in sorted(moves.matches.such_that(joins), key=lambda d: (-len(d.pattern), d.id)):
         for group in moves.groups_of(candidate, direction):
             fresh = [match for match in group.matches if done.isdisjoint(match.values)]
             child = moves.take(candidate, fresh) if fresh else None
@@ -541,41 +542,30 @@ def unguarded(moves: Moves, candidate: Candidate) -> Candidate:
     """The candidate without the guards against NaN that cannot come to act: ``Where(IsNaN(x), 0, x)`` behind a softmax of which
     every row has a finite score. No kernel along a loop could take a guard of each weight with it.
     """
-    return _everywhere(moves, candidate, lambda direction: _is_unguarding(direction.pattern, direction.replacement))
+    return _everywhere(moves, candidate, _unguards)
 
 
 def _everywhere(moves: Moves, candidate: Candidate, which: Callable[[Direction], bool]) -> Candidate:
     """The candidate after some directions, each wherever it applies."""
-    for direction in filter(which, moves.matches.directions):
+    for direction in moves.matches.such_that(which):
         sites = moves.sites(candidate, direction)
         candidate = (moves.take(candidate, sites) if sites else None) or candidate
     return candidate
 
 
-@lru_cache(maxsize=4096)
-def _is_unguarding(pattern: Side, roots: Side) -> bool:
-    before, after = ({term.op for term in walk(side)} for side in (pattern, roots))
+def _unguards(direction: Direction) -> bool:
+    before, after = facts_of(direction.pattern).ops, facts_of(direction.replacement).ops
     return _GUARD in before and after < before - {_GUARD}
 
 
 def shows_positions(direction: Direction) -> bool:
     """Whether a direction brings a mask of positions in place of its pattern."""
-    return _shows_positions(direction.pattern, direction.replacement)
-
-
-@lru_cache(maxsize=4096)
-def _shows_positions(pattern: Side, roots: Side) -> bool:
-    before, after = ({term.op for term in walk(side)} & POSITION_MASKS for side in (pattern, roots))
-    return bool(after - before)
+    return not POSITION_MASKS.isdisjoint(facts_of(direction.replacement).ops - facts_of(direction.pattern).ops)
 
 
 def joins(direction: Direction) -> bool:
     """Whether a direction makes one product of several: its results are the parts into which that is split."""
-    return _is_join(direction.pattern, direction.replacement)
-
-
-@lru_cache(maxsize=4096)
-def _is_join(pattern: Side, roots: Side) -> bool:
+    pattern, roots = direction.pattern, direction.replacement
     whole = {root.inputs for root in roots if root.op == "Split"}
     return (
         len(roots) > 1

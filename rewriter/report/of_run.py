@@ -203,7 +203,7 @@ def _kernels(folder: Path) -> Iterable[Block]:
 
 def _tried(outcome: Outcome) -> Iterable[Block]:
     if outcome.cached_verdict:
-        yield text("The verdict of an earlier run on the same model, rules, options and machine was repeated: none was tried.")
+        yield text("The verdict of an earlier run on the same graph, rules, options and machine was repeated: none was tried.")
     if not outcome.tried:
         return
     rows = [

@@ -132,7 +132,8 @@ class Outcome:
         notes: what the user should know beside that.
         file_notes: what the user should know of files: caches that could not be used, data files that were left or are shared.
         seconds: by stage, and ``total``.
-        cached_verdict: the decision is that of an earlier run on the same model, rules, options and environment.
+        cached_verdict: the decision is that of an earlier run with the same rules, options and environment, on this model or on
+            one that differs in its weights alone.
         explanations: why rules did not fire, where that was asked.
     """
 

@@ -1,5 +1,8 @@
 """Remembering: verdicts on the same model, rules, options and environment are replayed instead of found again.
 
+So is a gain on a model of other weights: what a graph takes does not depend on the numbers in it. Whether its moves apply, all of
+them, and what they lead to is right depends on them, and is found out anew.
+
 Whoever can write the cache can write a verdict. It is believed in what it says of time and of nothing else: its moves are of
 rules that this run has checked, at sites that match; kernels in it are checked as rules of a foreign database are; and what the
 moves lead to is accepted numerically like any candidate.
@@ -9,9 +12,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from rewriter.run.decision import Decision, decided
 from rewriter.run.judging import Judge, Judgement
+from rewriter.run.likeness import likeness
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Incumbent, Predictions
 from rewriter.run.rules_ahead import begin_objections
@@ -32,6 +37,10 @@ _VERSION = 8
 """Part of the key of verdicts; raise it when import, matching or search change what a recorded move means."""
 
 
+_OF_OTHER_WEIGHTS = (
+    "an earlier run found and timed this on a model that differs in its weights alone: it was checked on these, and not timed "
+    "again; --no-verdict-cache searches anew"
+)
 _FASTER = 0.97
 """Below this ratio of two times one result is better than another; what lies above may be noise."""
 
@@ -55,6 +64,11 @@ class _StoredVerdict:
     moves: list[tuple[str, list[str]]]
     graph: str | None
     kernels: list[Rule]
+
+    @property
+    def is_gain(self) -> bool:
+        """Whether another model than the original was written, and measured."""
+        return self.graph is not None and self.outcome.latency is not None
 
     def text(self) -> str:
         """As JSON."""
@@ -87,6 +101,19 @@ def _without_gains(outcome: Outcome) -> list[Fired]:
     return [replace(fired, gain_microseconds=0.0) for fired in outcome.fired]
 
 
+@dataclass(frozen=True, slots=True)
+class _Keys:
+    """Where the store keeps what is remembered of a model.
+
+    Attributes:
+        verdict: with these options.
+        incumbent: the best verified result, with any budget.
+    """
+
+    verdict: str
+    incumbent: str
+
+
 class Verdicts:
     """The verdict on one task, kept in the store of the workbench.
 
@@ -100,28 +127,47 @@ class Verdicts:
 
     def __init__(self, bench: Workbench, judge: Judge) -> None:
         self._bench, self._judge = bench, judge
-        task = bench.task
-        ids = ",".join(sorted(bench.rules.ids))
-        costs = str(sorted(task.target.costs.items()))
-        about = (task.target.environment, costs, str(_VERSION))
-        self._key = digest(task.model.digest(), ids, task.options.digest(), *about)
-        self._incumbent_key = digest("incumbent", task.model.digest(), task.options.result_digest(), *about)
+        self._own = self._keys(bench.task.model.digest())
+
+    def _keys(self, model: str) -> _Keys:
+        """The keys of what is remembered of a model.
+
+        Args:
+            model: a digest of it.
+        """
+        task, ids = self._bench.task, ",".join(sorted(self._bench.rules.ids))
+        about = (task.target.environment, str(sorted(task.target.costs.items())), str(_VERSION))
+        return _Keys(
+            digest(model, ids, task.options.digest(), *about), digest("incumbent", model, task.options.result_digest(), *about)
+        )
+
+    @cached_property
+    def _alike(self) -> _Keys:
+        """The keys of what is remembered of models that differ in their weights alone."""
+        return self._keys(f"like {likeness(self._bench.task.model)}")
 
     def recall(self) -> Decision | None:
         """The decision of an earlier run; ``None`` where there is none that holds, or another was asked for."""
         options = self._bench.task.options
         if not options.use_verdicts or options.explain:
             return None
-        record, best = self._stored(self._key), self._stored(self._incumbent_key)
+        record, is_own = self._best(self._own), True
+        if record is None and self._bench.task.measures:
+            record, is_own = self._best(self._alike), False
         if record is None:
             return None
-        if best is not None:
-            ratio, other = Speed.ratios([best.outcome.speed, record.outcome.speed])
-            record = best if ratio < _FASTER * other else record
         try:
-            return self._replayed(record)
+            return self._replayed(record, is_own)
         except StaleVerdict:  # it is measured again, and remembered anew
             return None
+
+    def _best(self, keys: _Keys) -> _StoredVerdict | None:
+        """The verdict that is kept under some keys, or the incumbent where that is better; ``None`` where there is no verdict."""
+        record, best = self._stored(keys.verdict), self._stored(keys.incumbent)
+        if record is None or best is None:
+            return record
+        ratio, other = Speed.ratios([best.outcome.speed, record.outcome.speed])
+        return best if ratio < _FASTER * other else record
 
     def _stored(self, key: str) -> _StoredVerdict | None:
         """What is kept under a key; ``None`` where nothing is, or nothing that can be read."""
@@ -137,8 +183,11 @@ class Verdicts:
         Args:
             search: that makes it; its rules and sizes are this run's.
         """
-        record = self._stored(self._incumbent_key) if self._bench.task.options.use_verdicts else None
-        if record is None or record.outcome.latency is None or record.graph is None:
+        task = self._bench.task
+        record = self._stored(self._own.incumbent) if task.options.use_verdicts else None
+        if record is None and task.options.use_verdicts and task.measures:
+            record = self._stored(self._alike.incumbent)
+        if record is None or not record.is_gain:
             return None
         try:
             return Incumbent(self._retraced(search, record), record.outcome.speed)
@@ -151,11 +200,13 @@ class Verdicts:
         Args:
             outcome: of the run, after writing.
         """
-        keys = [self._key] if decision.is_verdict else []
-        keys += [self._incumbent_key] if decision.winner is not None and outcome.latency is not None else []
+        winner = decision.winner
+        is_gain = winner is not None and outcome.latency is not None
+        keys = [self._own.verdict] if decision.is_verdict else []
+        keys += [self._own.incumbent, self._alike.incumbent] if is_gain else []
+        keys += [self._alike.verdict] if is_gain and decision.is_verdict else []
         if not keys:
             return
-        winner = decision.winner
         rules = {} if winner is None else {move.direction.rule.id: move.direction.rule for move in winner.moves}
         kept = _StoredVerdict(
             outcome,
@@ -169,7 +220,12 @@ class Verdicts:
         """The decision that a verdict records. Raises StaleVerdict where it is not reached any more."""
         return self._replayed(_StoredVerdict.parse(text, self._bench.task))
 
-    def _replayed(self, record: _StoredVerdict) -> Decision:
+    def _replayed(self, record: _StoredVerdict, is_own: bool = True) -> Decision:
+        """As :meth:`replayed`.
+
+        Args:
+            is_own: it is on this very model, so that what the run said of that holds, too.
+        """
         bench, told = self._bench, record.outcome
         with bench.clock.lap("replay"):
             judgement = self._judged_again(record) if record.graph is not None else Judgement(message=told.message)
@@ -179,6 +235,8 @@ class Verdicts:
             judgement = replace(judgement, error_before=told.error_before, error_after=told.error_after)
         judgement = replace(judgement, speed=told.speed)
         decision = decided(bench, predictions, judgement)
+        if not is_own:
+            told = replace(told, notes=(_OF_OTHER_WEIGHTS,), dropped=())
         notes = tuple(dict.fromkeys((*told.notes, *decision.outcome.notes)))
         dropped = tuple(dict.fromkeys((*told.dropped, *decision.outcome.dropped)))
         outcome = replace(decision.outcome, notes=notes, dropped=dropped, cached_verdict=True)

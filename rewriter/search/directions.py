@@ -12,10 +12,11 @@ from functools import cached_property, lru_cache
 from mugraph.domains.base import FLOATS
 from mugraph.ops import REGISTRY, get_operator
 from mugraph.terms.shape import DataType
-from mugraph.terms.term import AttrVar, Term, open_names, substitute, var, variables, walk
+from mugraph.terms.term import AttrVar, Term, substitute, var, walk
 from rewriter.search.divisors import brought_divisors
 from rewriter.search.reshapes import brought_reshapes
 from rewriter.search.windows import has_windows
+from rules_db.sides import facts_of
 from rules_db.solving import Determined, determined
 from rules_db.trust.rule import Rule, Side, dim_symbols
 
@@ -34,25 +35,22 @@ class Direction:
     forward: bool
     provider: str | None = None
 
-    @property
+    @cached_property
     def pattern(self) -> Side:
         return self.rule.source if self.forward else self.rule.target
 
-    @property
+    @cached_property
     def replacement(self) -> Side:
         return self.rule.target if self.forward else self.rule.source
 
-    @property
+    @cached_property
     def id(self) -> str:
         return self.rule.id + (">" if self.forward else "<")
 
-    @cached_property
+    @property
     def depth(self) -> int:
         """Greatest number of operators on a path of the pattern."""
-        depth: dict[Term, int] = {}
-        for term in walk(self.pattern):
-            depth[term] = 1 + max((depth[i] for i in term.inputs), default=-1)
-        return max(depth[root] for root in self.pattern)
+        return facts_of(self.pattern).depth
 
     @cached_property
     def interior(self) -> frozenset[Term]:
@@ -61,17 +59,13 @@ class Direction:
     def lacks_kernel(self, term: Term, dtype: DataType) -> bool:
         """Whether the provider has no kernel for a term of the replacement, whose operator the pattern does not hold either."""
         probed = get_operator(term.op).providers.get(self.provider) if self.provider is not None else None
-        return probed is not None and dtype not in probed and term.op not in self._pattern_operators
+        return probed is not None and dtype not in probed and term.op not in facts_of(self.pattern).ops
 
     @cached_property
     def stays_standard(self) -> bool:
         """Whether the replacement holds no operator that ONNX lacks, beside those of the pattern."""
-        brought = {term.op for term in walk(self.replacement) if not term.is_var} - self._pattern_operators
+        brought = facts_of(self.replacement).ops - {"Var"} - facts_of(self.pattern).ops
         return all(REGISTRY[op].contract is None for op in brought if op in REGISTRY)
-
-    @cached_property
-    def _pattern_operators(self) -> frozenset[str]:
-        return frozenset(term.op for term in walk(self.pattern))
 
     @cached_property
     def free_dims(self) -> frozenset[str]:
@@ -113,7 +107,7 @@ class Direction:
     @cached_property
     def solved(self) -> tuple[Determined, ...]:
         """Attribute variables that the pattern leaves open and conditions determine."""
-        return determined(self.rule.conditions, _open_attrs(self.pattern))
+        return determined(self.rule.conditions, facts_of(self.pattern).opened)
 
     @cached_property
     def symmetric(self) -> tuple[bool, ...]:
@@ -130,12 +124,6 @@ class Direction:
     def __str__(self) -> str:
         left, right = (self.rule.source, self.rule.target)[:: 1 if self.forward else -1]
         return f"{'; '.join(map(repr, left))} -> {'; '.join(map(repr, right))}"
-
-
-@lru_cache(maxsize=1 << 12)
-def _open_attrs(roots: Side) -> frozenset[str]:
-    """Names of the attribute variables in terms."""
-    return frozenset(name for term in walk(roots) for _, value in term.attrs for name in open_names(value))
 
 
 def _zeroes(term: Term) -> bool:
@@ -161,7 +149,7 @@ def compile_rules(rules: Iterable[Rule], provider: str | None = None) -> list[Di
 def _compiled(rules: tuple[Rule, ...], provider: str | None) -> tuple[Direction, ...]:
     directions, taken_apart = list[Direction](), set[tuple[Side, str]]()
     for rule in rules:
-        if any(term.op == "Kernel" for term in walk([*rule.source, *rule.target])):
+        if any("Kernel" in facts_of(side).ops for side in (rule.source, rule.target)):
             continue
         for forward in (True, False):
             if not forward and _SPELLED in rule.provenance:
@@ -172,11 +160,13 @@ def _compiled(rules: tuple[Rule, ...], provider: str | None) -> tuple[Direction,
             if not forward and any(condition.guard.of_entries and condition.guard.readers for condition in rule.conditions):
                 continue
             direction = Direction(rule, forward, provider)
-            roots_are_operators = all(root.inputs for root in direction.pattern)
-            bound = set(variables(direction.pattern))
-            closed = _open_attrs(direction.pattern) | {variable.name for variable in direction.solved}
-            opened = closed.issuperset(_open_attrs(direction.replacement))
-            if roots_are_operators and opened and bound.issuperset(variables(direction.replacement)):
+            if not all(root.inputs for root in direction.pattern):
+                continue
+            before, after = facts_of(direction.pattern), facts_of(direction.replacement)
+            if not set(before.variables).issuperset(after.variables):
+                continue
+            open_after = set(after.opened).difference(before.opened)
+            if not open_after or open_after.issubset(variable.name for variable in direction.solved):
                 directions.append(direction)
     return tuple(directions)
 
@@ -187,9 +177,9 @@ _SPELLED = "spelled"
 
 def _application(rule: Rule) -> tuple[Side, str]:
     """The target of a rule, and the types of its variables, whatever these and open attributes are called."""
-    names = {variable: var(f"x{i}") for i, variable in enumerate(variables(rule.target))}
+    facts = facts_of(rule.target)
+    names = {variable: var(f"x{i}") for i, variable in enumerate(facts.variables)}
     terms = {variable.name: name for variable, name in names.items()}
-    opened = dict.fromkeys(name for term in walk(rule.target) for _, value in term.attrs for name in open_names(value))
-    attrs = {name: AttrVar(f"a{i}") for i, name in enumerate(opened)}
+    attrs = {name: AttrVar(f"a{i}") for i, name in enumerate(facts.opened)}
     dtypes = " ".join(str(rule.types[variable.name].dtype) for variable in names)
     return tuple(substitute(root, terms, attrs) for root in rule.target), dtypes

@@ -9,12 +9,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mugraph.graph import Graph
-from mugraph.terms.term import variables, walk
+from mugraph.terms.term import variables
 from rewriter.search.apply import Plan
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match, NoMatch, RootMatch
 from rewriter.search.matcher import Matcher, MatchPool
 from rewriter.search.reach import reach, readers_within
+from rules_db.sides import facts_of
 
 __all__ = ["Fusion", "FusionSites", "Fusions", "unshared"]
 
@@ -112,8 +113,8 @@ class Fusions:
         self.directions, self.happens = tuple(directions), happens
         self.written = tuple(d for d in self.directions if d.stays_standard or not only_standard)
         self.anew = FusionSites(self.directions, pool, happens)
-        made = {term.op for d in self.directions for term in walk(d.replacement) if term.inputs}
-        further = [d for d in self.directions if any(term.op in made for term in walk(d.pattern))]
+        made = set[str]().union(*(facts_of(d.replacement).operators for d in self.directions))
+        further = [d for d in self.directions if not made.isdisjoint(facts_of(d.pattern).ops)]
         self.further = FusionSites(further, pool, happens)
 
 

@@ -13,7 +13,6 @@ from functools import cached_property
 from immutables import Map
 
 from mugraph.graph import Graph
-from mugraph.terms.term import walk
 from rewriter.search.directions import Direction, compile_rules
 from rewriter.search.fusions import Fusions
 from rewriter.search.match import Match, RootMatch
@@ -21,6 +20,7 @@ from rewriter.search.matcher import Matcher, MatchPool
 from rewriter.search.ranges import RangeOracle
 from rewriter.search.reach import live_values, reach, readers_within
 from rewriter.search.roles import brings_movements, cancels_movements, takes_over
+from rules_db.sides import facts_of
 from rules_db.trust.rule import Rule
 
 __all__ = ["Hits", "Matches"]
@@ -50,6 +50,7 @@ class Matches:
         self._matcher = Matcher(self.directions, pool)
         self._readers = readers_within(self.directions)
         self._subsets: dict[frozenset[Direction], Matches] = {}
+        self._chosen: dict[Callable[[Direction], bool], tuple[Direction, ...]] = {}
 
     @classmethod
     def of(
@@ -90,6 +91,16 @@ class Matches:
             self._subsets[chosen] = Matches(ordered, self.pool, self.fusions)
         return self._subsets[chosen]
 
+    def such_that(self, holds: Callable[[Direction], bool]) -> tuple[Direction, ...]:
+        """The directions of which something holds, in order; each is asked once.
+
+        Args:
+            holds: which says the same of a direction whenever it is asked.
+        """
+        if holds not in self._chosen:
+            self._chosen[holds] = tuple(filter(holds, self.directions))
+        return self._chosen[holds]
+
     @cached_property
     def followers(self) -> tuple[Direction, ...]:
         """The directions that may go in one step with the move before: they cancel movements, or take an operator over."""
@@ -99,7 +110,7 @@ class Matches:
     def leaders(self) -> frozenset[Direction]:
         """The directions that followers may follow: they bring movements, or an operator that another takes over."""
         taken = {d.pattern[0].op for d in self.followers if takes_over(d)}
-        making = (d for d in self.directions if any(term.op in taken for term in walk(d.replacement)))
+        making = (d for d in self.directions if not taken.isdisjoint(facts_of(d.replacement).ops))
         return frozenset(d for d in self.directions if brings_movements(d)).union(making)
 
     def everywhere(self, graph: Graph) -> Hits:

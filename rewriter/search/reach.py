@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from mugraph.graph import Graph
-from mugraph.terms.term import walk
 from rewriter.search.directions import Direction
+from rules_db.sides import facts_of
 
 __all__ = ["Readers", "live_values", "reach", "readers_within"]
 
@@ -23,10 +23,10 @@ def live_values(graph: Graph) -> frozenset[int]:
 def readers_within(directions: Iterable[Direction]) -> Readers:
     """The operators that read each operator's results in the patterns of some directions."""
     readers: dict[str | None, set[str]] = {None: set()}
-    for term in walk(root for direction in directions for root in direction.pattern):
-        for operand in term.inputs:
-            readers.setdefault(operand.op, set()).add(term.op)
-            readers[None].add(term.op)
+    reads = set[tuple[str, str]]().union(*(facts_of(direction.pattern).reads for direction in directions))
+    for operand, reader in reads:
+        readers.setdefault(operand, set()).add(reader)
+        readers[None].add(reader)
     return readers
 
 

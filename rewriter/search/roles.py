@@ -13,6 +13,7 @@ from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.terms.term import AttrValue, Term, walk
 from rewriter.search.directions import Direction
 from rewriter.search.strategy import MoveKind
+from rules_db.sides import facts_of
 from rules_db.trust.rule import Rule, Side
 
 __all__ = [
@@ -27,20 +28,16 @@ __all__ = [
 ]
 
 
-def _operators(side: Side) -> list[str]:
-    return [term.op for term in walk(side) if term.inputs]
-
-
 @lru_cache(maxsize=1 << 15)
 def brings_movements(direction: Direction) -> bool:
     """Whether a replacement says where entries lie: what stands beside it may cancel that."""
-    return any(traits_of(operator).rearranges for operator in _operators(direction.replacement))
+    return any(traits_of(operator).rearranges for operator in facts_of(direction.replacement).operators)
 
 
 @lru_cache(maxsize=1 << 15)
 def cancels_movements(direction: Direction) -> bool:
     """Whether a direction makes a chain of movements shorter and does nothing else."""
-    before, after = _operators(direction.pattern), _operators(direction.replacement)
+    before, after = facts_of(direction.pattern).operators, facts_of(direction.replacement).operators
     return all(traits_of(operator).rearranges for operator in (*before, *after)) and len(after) < len(before)
 
 
@@ -55,7 +52,7 @@ def takes_over(direction: Direction) -> bool:
         return False
     fused = all(get_operator(side[0].op).contract and get_operator(side[0].op).decompose for side in (before, after))
     arranged = (Movement.CONCATENATION, Movement.REPETITION)  # weights side by side, and numbers repeated
-    return fused and all(traits_of(operator).movement in arranged for operator in _operators(after)[:-1])
+    return fused and all(traits_of(operator).movement in arranged for operator in facts_of(after).operators[:-1])
 
 
 def _plain(operator: str) -> str:

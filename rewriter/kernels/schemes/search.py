@@ -64,7 +64,7 @@ class SchemeProposals:
         if moves.prices.costs.provider != self._proposals.provider:
             return
         base, kernels = _without_kernels(moves, candidate)
-        showing = moves.subset(filter(shows_positions, moves.matches.directions))
+        showing = moves.subset(moves.matches.such_that(shows_positions))
         plain = replace(base, hits=showing.matches.everywhere(base.graph))
         shown = (replace(start, hits=moves.matches.everywhere(start.graph)) for start in positioned(showing, plain))
         for start in (base, *shown):
