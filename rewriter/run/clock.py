@@ -55,9 +55,14 @@ class Clock:
         """Notes what a step at the end of the run will take.
 
         Args:
-            step: ``glance`` at the kernels of a candidate, ``judge`` it, ``decide`` about it, ``write``, ``load``.
+            step: ``glance`` at the kernels of a candidate, ``judge`` it, ``decide`` about it, ``write`` it and end the process,
+                ``start`` the process that loads it, ``load`` it, ``end`` the process alone.
         """
         self._needs[step] = seconds
+
+    def needed(self, step: str) -> float:
+        """Seconds that a step will take, as far as that was noted."""
+        return self._needs.get(step, 0.0)
 
     def slowness(self) -> float:
         """How many times as long as it computed this thread took, for want of a processor: what other work does to it.
@@ -72,7 +77,7 @@ class Clock:
 
     def room(self, *steps: str) -> float:
         """Seconds that are left before these steps have to begin, so that they end within the budget."""
-        return self.left() - sum(self._needs.get(step, 0.0) for step in steps)
+        return self.left() - sum(map(self.needed, steps))
 
     def end(self, *steps: str) -> float:
         """The instant of :func:`time.monotonic` at which these steps have to begin, so that they end within the budget."""

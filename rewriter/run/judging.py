@@ -279,7 +279,7 @@ class Judge:
             is_captured: the device decides, while a candidate is tried.
         """
         task, measures, clock = self._bench.task, self._bench.task.measures, self._bench.clock
-        self._took = opening, running
+        self._took, first = (opening, running), opening
         opening *= 1.0 if task.target.run_on == "cpu" else _LATER
         self._pace = opening, running
         has_kernels = measures and self._bench.kernels.can_be_used
@@ -292,7 +292,7 @@ class Judge:
         clock.needs(
             "decide", timings.deciding_seconds(opening, running, task.target.provider) if measures and not is_captured else 0.0
         )
-        clock.needs("load", loading_seconds(opening, running))
+        clock.needs("load", loading_seconds(first, opening, running))
 
     def _referred(self, beside: Beside) -> References:
         """The reference for the inputs that are compared first."""
@@ -456,6 +456,8 @@ class Judge:
         trial = opened.trial
         timing = acceptance.pair(opened.session, self._impression())
         self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
+        clock, (first, running) = self._bench.clock, self._took
+        clock.needs("load", max(loading_seconds(max(first, opened.seconds), opened.seconds, running), clock.needed("load")))
         del opened  # the graph of a large model needs the memory of its session
         try:
             on_device = acceptance.on_device(trial.path, self._impression())
