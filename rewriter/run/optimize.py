@@ -170,7 +170,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
         writing: seconds to write the model, where nothing else is done.
     """
     carried: list[Recorded] = []
-    worked = partial(_worked, clock=clock, progress=progress, ahead=ahead, carried=carried)
+    worked = partial(_worked, clock=clock, progress=progress, ahead=ahead, writing=writing, carried=carried)
     options, reason, is_idle, is_resized, came = task.options, "", False, False, task
     refusals = Refusals(task)
     until = math.inf if options.deterministic else clock.instant(_CLEANING)
@@ -235,6 +235,7 @@ def _worked(
     clock: Clock,
     progress: Progress,
     ahead: Ahead,
+    writing: float,
     carried: list[Recorded],
     end: Judgement | None = None,
 ) -> Outcome:
@@ -243,6 +244,7 @@ def _worked(
     Args:
         presumed: what is found out of it meanwhile.
         ahead: the process of the reference, where that pays.
+        writing: seconds to write the model, where nothing else is done.
         carried: the best that was found by attempts whose model was refused, and is by this one.
         end: with what the run ends.
 
@@ -250,7 +252,14 @@ def _worked(
         Unclean: it is not known to give the same outputs.
     """
     searches = end is None and task.options.searches
-    with open_workbench(task, clock, progress, presumed, searches=searches, reference_ahead=ahead, carried=carried) as bench:
+
+    def left() -> float:
+        _foresee_end(task, clock, writing)
+        return clock.room("write")
+
+    with open_workbench(
+        task, clock, progress, presumed, searches=searches, left=left, reference_ahead=ahead, carried=carried
+    ) as bench:
         if end is not None:
             return _ended(bench, end)
         try:

@@ -25,7 +25,7 @@ _BYTES = 3e8
 """Bytes that are written in a second, where nothing else is done and no sample was written."""
 _LARGE, _SAMPLES, _PART = 1 << 26, 2, 16
 """Bytes from which on samples are written of a model, how many, and which part of it each is."""
-_MARGIN = 1.25
+_MARGIN = 1.5
 """What a model takes to write over what samples of it let expect."""
 _UNLOADED = "the budget left no time to measure how long the original and the result take to load"
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -104,7 +104,7 @@ def test_searching_ends_when_judging_has_to_begin(now: list[float]) -> None:
 def test_a_run_that_is_given_no_processor_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it waits for otherwise, a file or another process, does not count."""
     computed, waited = [7.0], [7.0]
-    monkeypatch.setattr("rewriter.run.clock._scheduled", lambda: (computed[0], waited[0]))
+    monkeypatch.setattr("rewriter.run.clock._scheduled", lambda _: (computed[0], waited[0]))
     clock, command = Clock(20.0), Clock(20.0, 14.0)
     assert clock.slowness() == 1.0 and command.slowness() == 2.0, "what a command computed before counts"
     computed[0], waited[0] = 8.0, 9.0
@@ -119,7 +119,11 @@ def test_a_run_that_is_given_no_processor_is_slow(monkeypatch: pytest.MonkeyPatc
 
 def test_the_system_tells_how_long_a_thread_computed() -> None:
     computed = time.thread_time()
-    assert _scheduled()[0] == pytest.approx(computed, abs=1.0) and _scheduled()[1] >= 0.0
+    told = _scheduled(threading.get_native_id())
+    assert told[0] == pytest.approx(computed, abs=1.0) and told[1] >= 0.0
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(_scheduled, threading.get_native_id()).result()[0] >= told[0], "whoever asks"
+    assert _scheduled(-1) == (0.0, 0.0), "there is no such thread"
 
 
 def test_a_process_is_as_old_as_it_is() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +14,9 @@ import pytest
 
 from mugraph.onnx import load
 from rewriter import optimize
-from rewriter.run import footprint, writing
+from rewriter.run import background, footprint, writing
 from rewriter.run import optimize as run
+from rewriter.run.background import Background
 from rewriter.run.clock import Clock
 from rewriter.run.footprint import ModelFootprint, loading_seconds
 from rewriter.run.judging import Judge
@@ -51,7 +54,7 @@ def test_what_writing_a_large_model_takes_is_measured(source: Path, disk: list[f
     size = source.stat().st_size
     for disk[:], fastest in (([2.0, 3.0], 2.0), ([3.0, 1.0], 1.0)):
         written = size // writing._PART
-        assert writing_seconds(model, source.with_name("o.onnx")) == pytest.approx(1.25 * fastest * size / written)
+        assert writing_seconds(model, source.with_name("o.onnx")) == pytest.approx(1.5 * fastest * size / written)
     assert sorted(source.parent.iterdir()) == there, "samples are removed"
 
 
@@ -75,6 +78,49 @@ def test_what_the_end_takes_is_foreseen_as_busy_as_the_system_is(source: Path, m
         assert needed == pytest.approx([2 * 3.15, 2 * 0.15, 2 * footprint.STARTING])
         run._foresee_end(bench.task, clock, 100.0)
         assert clock.needed("write") == 10.0, "a model that takes longer is searched all the same"
+
+
+def test_a_run_ends_sooner_where_writing_is_seen_to_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other work may begin at any time."""
+    monkeypatch.setattr(background, "_LOOKING", 0.001)
+    beside, told, asked = Background(), iter([3.0, 2.0, 0.0]), list[float]()
+    beside.deadline.end_in(1000.0)
+
+    def left() -> float:
+        asked.append(beside.deadline.left())
+        return next(told)
+
+    beside.watch(left)
+    while not beside.deadline.is_over():
+        time.sleep(0.001)
+    assert len(asked) == 3 and min(asked) > 0
+    beside.end()
+
+
+def test_nobody_looks_at_the_time_of_a_run_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_LOOKING", 0.001)
+    before, beside, looked = threading.active_count(), Background(), threading.Event()
+    beside.watch(lambda: looked.set() or 1.0)
+    assert looked.wait(10)
+    beside.end()
+    while threading.active_count() > before:
+        time.sleep(0.001)
+
+
+def test_the_time_to_write_is_asked_again_while_a_run_goes_on(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timing: dict[str, Any]
+) -> None:
+    left: list[float] = []
+
+    def watch(_: Background, asked: Callable[[], float]) -> None:
+        for slowness in (1.0, 2.0):
+            monkeypatch.setattr(Clock, "slowness", lambda _, now=slowness: now)
+            left.append(asked())
+
+    monkeypatch.setattr(Background, "watch", watch)
+    monkeypatch.setattr(run, "writing_seconds", lambda *_: 3.0)
+    optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[NEGATION], budget=20)
+    assert left[0] - left[1] == pytest.approx(3.15, abs=0.5)
 
 
 def test_loading_takes_what_first_sessions_of_processes_do_and_others() -> None:
