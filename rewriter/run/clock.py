@@ -66,7 +66,7 @@ class Clock:
         return self._needs.get(step, 0.0)
 
     def slowness(self) -> float:
-        """How many times as long as it computed the thread that made the clock took, for want of a processor: what others do to it.
+        """How many times as long as it computed the thread that made the clock took, since others had the processor.
 
         So far, or since that was asked last, where that is more. 1 where the system does not tell. What is waited for otherwise,
         files and other processes, says nothing about that.
