@@ -171,8 +171,9 @@ def _overwrites(lines: Sequence[str]) -> bool:
     surely = [frozenset() if condition else of_it for (condition, _, _), of_it in zip(code, written, strict=True)]
     for first, last in _loops(lines, _LABEL, _JUMP):
         for number in range(first, last + 1):
-            overwritten = frozenset().union(*written[number : last + 1]) - frozenset().union(*surely[first:number])
-            if read[number] & overwritten:
+            if not read[number]:
+                continue
+            if read[number] & frozenset().union(*written[number : last + 1]) - frozenset().union(*surely[first:number]):
                 return True
     return False
 

@@ -114,14 +114,20 @@ class Checker:
         """
         for proposal in list(self._unsettled):
             if self._has_time_to_find_out(len(proposal.candidate.moves), self._quickest):
-                self._unsettled.remove(proposal)
                 self._doubted.clear()
                 yield proposal
 
     def check(self, proposal: Proposal) -> Opened | None:
         """The proposal without what does not work, where that still saves something."""
+        opened, is_settled = self._checked(proposal)
+        others = [other for other in self._unsettled if other is not proposal]
+        self._unsettled = others if is_settled else [*others, proposal]
+        return opened
+
+    def _checked(self, proposal: Proposal) -> tuple[Opened | None, bool]:
+        """As :meth:`check`, and whether all that breaks the proposal was found out."""
         search, kernels, proposed = self._search, self._bench.kernels, proposal.candidate
-        self.objection = "nothing is saved without what cannot be used"
+        self.objection, is_settled = "nothing is saved without what cannot be used", True
         candidate = search.without(proposed, self._quarantine.rules | self._doubted | kernels.refused(proposed))
         candidate = self._compiled(candidate)
         while self._is_worth(candidate) or (proposal.was_faster and candidate.moves):
@@ -133,12 +139,12 @@ class Checker:
                 trial = replace(built.trial, conditions=_conditions(missing), assumed=search.assumed(candidate))
                 self.has_passed = True
                 self._cleared |= {move.direction.rule.id for move in candidate.moves}
-                return replace(built, trial=trial)
+                return replace(built, trial=trial), is_settled
             self.objection, taken = built.words, began - self._bench.clock.left()
             self._quickest = min(taken, self._quickest)
             if not candidate.moves:
                 self._bench.notes.add(f"the model without conditions that never change cannot be used: {built.words}")
-                return None
+                return None, is_settled
             if self._has_time(2 * taken) and (count := self._refine(candidate, built)):
                 self._bench.notes.add(
                     f"{count} kernels multiply numbers in more parts, and not as fast as they could: {built.words}"
@@ -146,20 +152,19 @@ class Checker:
                 candidate = self._compiled(candidate)
                 continue
             if not self._has_time_to_find_out(len(candidate.moves), taken):
-                if proposal not in self._unsettled:
-                    self._unsettled.append(proposal)
+                is_settled = False
                 doubted = kernels.rules_of(candidate) - self._cleared
                 ended = f"{built.words}; the budget ended before the rule or kernel that breaks it could be found"
                 if not doubted or not self._has_time(taken):
                     self._bench.notes.add(ended)
-                    return None
+                    return None, is_settled
                 self._bench.notes.add(f"{ended}: left out are all kernels that no candidate had which is right")
                 self._doubted |= doubted
                 candidate = search.without(candidate, doubted)
                 continue
             self._quarantine_guilty(candidate, built.words)
             candidate = search.without(candidate, self._quarantine.rules)
-        return None
+        return None, is_settled
 
     def _compiled(self, candidate: Candidate) -> Candidate:
         """The candidate without kernels that do not compile, and with programs for the others."""

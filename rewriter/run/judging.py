@@ -126,6 +126,7 @@ class Judge:
         self._incumbent: Incumbent | None = None
         self._right_again: Trial | None = None
         self._took = self._pace = (0.0, 0.0)
+        self._later = 0.0
         self._known: accept.Acceptance | Judgement | None = None
         self._own_errors: list[Error] = []
         self._outputs: list[str] = []
@@ -281,7 +282,7 @@ class Judge:
         task, measures, clock = self._bench.task, self._bench.task.measures, self._bench.clock
         self._took, first = (opening, running), opening
         opening *= 1.0 if task.target.run_on == "cpu" else _LATER
-        self._pace = opening, running
+        self._pace, self._later = (opening, running), opening
         has_kernels = measures and self._bench.kernels.can_be_used
         compiling = _COMPILING if has_kernels else 0.0
         sessions = 1 if task.target.here or not self._bench.kernels.can_be_used else 2  # with kernels as their bodies, and sealed
@@ -456,8 +457,9 @@ class Judge:
         trial = opened.trial
         timing = acceptance.pair(opened.session, self._impression())
         self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
-        clock, (first, running) = self._bench.clock, self._took
-        clock.needs("load", max(loading_seconds(max(first, opened.seconds), opened.seconds, running), clock.needed("load")))
+        clock, longer = self._bench.clock, max(opened.seconds - self._later, 0.0)
+        loading = loading_seconds(self._took[0] + longer, self._later + longer, self._took[1])
+        clock.needs("load", max(loading, clock.needed("load")))
         del opened  # the graph of a large model needs the memory of its session
         try:
             on_device = acceptance.on_device(trial.path, self._impression())

@@ -439,7 +439,7 @@ def test_what_the_time_did_not_allow_to_look_for_is_looked_for_when_it_does(
         )
         assert checker.check(Proposal(proposals.search.without(candidate, {WRONG.id}))) is not None and CLAMP.id not in tried[-1]
         (again,) = checker.put_off()
-        assert again.candidate is candidate and not checker.ran_out
+        assert again.candidate is candidate and checker.ran_out, "not before it is found out"
         opened = checker.check(again)
         assert opened is not None and rules_of(opened.trial.candidate) == {RULES[0].id, CLAMP.id}
         assert quarantine.rules == {WRONG.id} and not checker.ran_out and not list(checker.put_off())
