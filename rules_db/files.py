@@ -10,7 +10,10 @@ from pathlib import Path
 
 from mugraph.files import destination, is_device, replacing, same_file
 
-__all__ = ["StoreError", "cache_folder", "check_writable", "write_text"]
+__all__ = ["StoreError", "cache_folder", "check_writable", "is_text", "write_text"]
+
+_DATABASE = b"SQLite format 3\0"
+"""What a database in a file begins with."""
 
 
 class StoreError(Exception):
@@ -24,6 +27,24 @@ def cache_folder() -> Path:
         return Path(base).expanduser()
     except RuntimeError:
         return Path(os.devnull) / "onnx-superopt"
+
+
+def is_text(url: str | Path) -> bool:
+    """Whether a path or URL is one of rules as text: by its ending, so that it is known before there is a file.
+
+    Raises:
+        StoreError: it is a database all the same, which would be read, or written over, as what it is not.
+    """
+    if not str(url).endswith(".rules"):
+        return False
+    try:
+        with open(url, "rb") as file:
+            is_database = file.read(len(_DATABASE)) == _DATABASE
+    except OSError:
+        return True
+    if is_database:
+        raise StoreError(f"{url}: this is a database, and .rules is the ending of text; rename it, to rules.sqlite for example")
+    return True
 
 
 def write_text(path: str | Path, text: str) -> None:

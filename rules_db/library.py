@@ -22,7 +22,7 @@ from mugraph.deadline import heed
 from rules_db.databases import without_password
 from rules_db.entries import Entry, RuleBook, Usable, proved, told_of, way_out
 from rules_db.exchange import RuleTextError, read_text, split_rules
-from rules_db.files import StoreError, cache_folder, write_text
+from rules_db.files import StoreError, cache_folder, is_text, write_text
 from rules_db.packed import pack, unpack
 from rules_db.remembered import PresumedRules
 from rules_db.stamp import stamp
@@ -283,7 +283,7 @@ def read_entries(url: str | None = None) -> list[Entry]:
     """
     if url is None:
         return _shipped_entries()
-    if url.endswith(".rules"):
+    if is_text(url):
         try:
             return [Entry(url, text, line) for line, text in split_rules(read_text(url))]
         except RuleTextError as problem:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from rules_db.databases import PATIENCE, Retries, new_engine, parsed_url, writing
 from rules_db.entries import Entry, preferred, unproved
 from rules_db.exchange import RuleTextError, format_rule
-from rules_db.files import StoreError
+from rules_db.files import StoreError, is_text
 from rules_db.history import Action, LogEntry, append, history_table, read_history, text_digest
 from rules_db.late import LateModule, import_ahead
 from rules_db.stamp import stamp
@@ -169,7 +169,7 @@ class RuleStore:
         path = parsed.database if parsed.get_backend_name() == "sqlite" else None
         name = path or parsed.render_as_string(hide_password=True)
         file = path and path.removeprefix("file:")
-        if path and path.endswith(".rules"):
+        if path and is_text(path):
             way_out = "give another path ('rulegen merge FILE.rules --out rules.db' makes a database of a file)"
             raise StoreError(f"{path}: what ends in .rules is text, and no database; {way_out}")
         if path and file and file != ":memory:" and parsed.query.get("mode") != "memory" and not os.path.exists(file):

@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rewriter.kernels.machine_code import keeps_operands, overwritten_operands
+from rewriter.kernels.machine_code import kept_operands, overwritten_operands
 
 __all__ = ["Job", "Reply", "merge_ptx", "serve"]
 
@@ -129,11 +129,16 @@ def _compiled(job: Job) -> tuple[dict[str, Any], bytes]:
             functions.append((about.name, 32 * about.num_warps, about.shared))
             texts.append(compiled.asm["ptx"])
             cubins.append(compiled.asm["cubin"])
-    head = {"functions": functions}
+    head, kept = {"functions": functions}, [name for text in texts for name in kept_operands(text)]
     if job.is_ptx:
+        if kept:
+            raise ValueError(
+                f"{kept[0]}: a loop reads an operand of a product again, which drivers before CUDA 13.3 overwrite: take "
+                f"the GPU's own architecture, sm_{number}"
+            )
         return head, merge_ptx(texts).encode()
     image = cubins[0] if len(cubins) == 1 else _assemble(merge_ptx(texts), number)
-    if any(map(keeps_operands, texts)) and (wrong := overwritten_operands(image, triton.knobs.nvidia.nvdisasm.path)):
+    if kept and (wrong := overwritten_operands(image, kept, triton.knobs.nvidia.nvdisasm.path)):
         raise ValueError(f"{wrong[0]}: ptxas overwrites an operand that a loop reads again; that of CUDA 13.3 does not")
     return head, image
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,6 +28,8 @@ It asks now and then whether somebody still wants to know, and raises where nobo
 
 _TURN = 0.001
 """Seconds after which a thread that computes in Python lets another one go on that waits."""
+_LOOKING = 2.0
+"""Seconds between two looks at how much time is left, in which other work shows what it does to the run."""
 
 
 @contextmanager
@@ -101,6 +104,7 @@ class Background:
         self.deadline = Deadline()
         self._works: list[Beside] = []
         self._futures: list[Future[Any]] = []
+        self._ended = threading.Event()
 
     def begin(self, work: Callable[[Beside], _T]) -> Future[_T]:
         """The result of ``work``, as :func:`in_background` makes it.
@@ -117,6 +121,15 @@ class Background:
             raise
         return self._futures[-1]
 
+    def watch(self, left: Callable[[], float]) -> None:
+        """Ends the work early where it is seen to have less time than its deadline gives it.
+
+        Args:
+            left: asked now and then, by a thread of its own, how many seconds are left.
+        """
+        with suppress(RuntimeError):  # no thread can be started: the deadline stands
+            threading.Thread(target=_watch, args=(left, self.deadline, self._ended), daemon=True).start()
+
     def is_quiet(self, seconds: float) -> bool:
         """Waits so long at most until no work goes on that would disturb a measurement; whether that is so."""
         end = time.monotonic() + seconds
@@ -124,6 +137,7 @@ class Background:
 
     def end(self) -> None:
         """Gives up what still goes on, and returns when it has ended: a process must not end while a session is opened or run."""
+        self._ended.set()
         self.deadline.end()
         for work in self._works:
             work.give_up()
@@ -131,6 +145,15 @@ class Background:
             work.has_ended()
         for future in self._futures:
             _free_frames(future.exception())
+
+
+def _watch(left: Callable[[], float], deadline: Deadline, ended: threading.Event) -> None:
+    seconds = math.inf
+    while not ended.wait(min(_LOOKING, max(seconds, 0.0))):
+        seconds = left()
+        if seconds <= 0:
+            deadline.end()
+            return
 
 
 def _worked(work: Callable[[Beside], _T], beside: Beside, deadline: Deadline) -> _T:

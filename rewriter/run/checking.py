@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,38 +87,64 @@ class Checker:
     later trial either.
 
     Where there is no time for bisection, what a candidate is tried without are its kernels that were in none that passed: rules
-    about nodes hold in whatever runs these, a kernel is what two compilers made of it. Later proposals do without them, too.
+    about nodes hold in whatever runs these, a kernel is what two compilers made of it. Later proposals do without them, too,
+    until :meth:`put_off` finds that there is time after all.
 
     Attributes:
-        ran_out: whether the budget did not allow to find out what breaks a proposal.
         objection: to the proposal that was checked last, where it did not pass.
+        has_passed: whether any proposal was right.
     """
 
     def __init__(self, bench: Workbench, search: ModelSearch, quarantine: Quarantine, acceptance: Acceptance) -> None:
         self._bench, self._search, self._quarantine, self._acceptance = bench, search, quarantine, acceptance
-        self.ran_out, self.objection = False, ""
-        self._has_passed = False
+        self.objection, self.has_passed = "", False
+        self._unsettled: list[Proposal] = []
+        self._quickest = math.inf
         self._cleared, self._doubted = set[str](), set[str]()
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the budget did not allow to find out what breaks a proposal: another run may give more than this one."""
+        return bool(self._unsettled)
+
+    def put_off(self) -> Iterator[Proposal]:
+        """The proposals of which it was not found out what breaks them, each once more, where there is time for that by now.
+
+        The first to be built are built beside other work, and compiled: what that took was no measure of what it takes.
+        """
+        for proposal in list(self._unsettled):
+            if self._has_time_to_find_out(len(proposal.candidate.moves), self._quickest):
+                self._doubted.clear()
+                yield proposal
 
     def check(self, proposal: Proposal) -> Opened | None:
         """The proposal without what does not work, where that still saves something."""
+        opened, is_settled = self._checked(proposal)
+        others = [other for other in self._unsettled if other is not proposal]
+        self._unsettled = others if is_settled else [*others, proposal]
+        return opened
+
+    def _checked(self, proposal: Proposal) -> tuple[Opened | None, bool]:
+        """As :meth:`check`, and whether all that breaks the proposal was found out."""
         search, kernels, proposed = self._search, self._bench.kernels, proposal.candidate
-        self.objection = "nothing is saved without what cannot be used"
+        self.objection, is_settled = "nothing is saved without what cannot be used", True
         candidate = search.without(proposed, self._quarantine.rules | self._doubted | kernels.refused(proposed))
         candidate = self._compiled(candidate)
         while self._is_worth(candidate) or (proposal.was_faster and candidate.moves):
             began = self._bench.clock.left()
             built = self._build(candidate)
             if isinstance(built, Opened):
+                self._quickest = min(began - self._bench.clock.left(), self._quickest)
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
                 trial = replace(built.trial, conditions=_conditions(missing), assumed=search.assumed(candidate))
-                self._has_passed = True
+                self.has_passed = True
                 self._cleared |= {move.direction.rule.id for move in candidate.moves}
-                return replace(built, trial=trial)
+                return replace(built, trial=trial), is_settled
             self.objection, taken = built.words, began - self._bench.clock.left()
+            self._quickest = min(taken, self._quickest)
             if not candidate.moves:
                 self._bench.notes.add(f"the model without conditions that never change cannot be used: {built.words}")
-                return None
+                return None, is_settled
             if self._has_time(2 * taken) and (count := self._refine(candidate, built)):
                 self._bench.notes.add(
                     f"{count} kernels multiply numbers in more parts, and not as fast as they could: {built.words}"
@@ -125,19 +152,19 @@ class Checker:
                 candidate = self._compiled(candidate)
                 continue
             if not self._has_time_to_find_out(len(candidate.moves), taken):
-                self.ran_out = True
+                is_settled = False
                 doubted = kernels.rules_of(candidate) - self._cleared
-                ended = f"{built.words}; the budget ended before the rule that breaks it could be found"
+                ended = f"{built.words}; the budget ended before the rule or kernel that breaks it could be found"
                 if not doubted or not self._has_time(taken):
                     self._bench.notes.add(ended)
-                    return None
+                    return None, is_settled
                 self._bench.notes.add(f"{ended}: left out are all kernels that no candidate had which is right")
                 self._doubted |= doubted
                 candidate = search.without(candidate, doubted)
                 continue
             self._quarantine_guilty(candidate, built.words)
             candidate = search.without(candidate, self._quarantine.rules)
-        return None
+        return None, is_settled
 
     def _compiled(self, candidate: Candidate) -> Candidate:
         """The candidate without kernels that do not compile, and with programs for the others."""
@@ -153,7 +180,7 @@ class Checker:
         Errors of products are of no sign, so that their squares add up: what is left of them has to be less by the square. What
         passed before is written with the kernels with which it was timed: these stay as they are.
         """
-        if self._has_passed or not objection.excess > 1.0:
+        if self.has_passed or not objection.excess > 1.0:
             return 0
         return self._bench.kernels.refine(candidate, _LEFT_OF_ERRORS / objection.excess**2)
 

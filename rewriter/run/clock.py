@@ -42,7 +42,8 @@ class Clock:
     def __init__(self, budget: float, spent: float = 0.0) -> None:
         self.budget = min(budget, _LONGEST)
         self._began = time.monotonic() - spent
-        self._scheduled = self._asked = (0.0, 0.0) if spent else _scheduled()
+        self._thread = threading.get_native_id()
+        self._scheduled = self._asked = (0.0, 0.0) if spent else _scheduled(self._thread)
         self._laps = {"start": round(spent, 3)} if spent else {}
         self._needs: dict[str, float] = {}
         self.stage = ""
@@ -55,24 +56,29 @@ class Clock:
         """Notes what a step at the end of the run will take.
 
         Args:
-            step: ``glance`` at the kernels of a candidate, ``judge`` it, ``decide`` about it, ``write``, ``load``.
+            step: ``glance`` at the kernels of a candidate, ``judge`` it, ``decide`` about it, ``write`` it and end the process,
+                ``start`` the process that loads it, ``load`` it, ``end`` the process alone.
         """
         self._needs[step] = seconds
 
+    def needed(self, step: str) -> float:
+        """Seconds that a step will take, as far as that was noted."""
+        return self._needs.get(step, 0.0)
+
     def slowness(self) -> float:
-        """How many times as long as it computed this thread took, for want of a processor: what other work does to it.
+        """How many times as long as it computed the thread that made the clock took, since others had the processor.
 
         So far, or since that was asked last, where that is more. 1 where the system does not tell. What is waited for otherwise,
         files and other processes, says nothing about that.
         """
-        now, begins = _scheduled(), (self._scheduled, self._asked)
+        now, begins = _scheduled(self._thread), (self._scheduled, self._asked)
         self._asked = now
         waits = [(now[1] - begin[1]) / max(now[0] - begin[0], _LEAST_COMPUTED) for begin in begins]
         return min(1.0 + max(waits), _MOST_SLOWNESS)
 
     def room(self, *steps: str) -> float:
         """Seconds that are left before these steps have to begin, so that they end within the budget."""
-        return self.left() - sum(self._needs.get(step, 0.0) for step in steps)
+        return self.left() - sum(map(self.needed, steps))
 
     def end(self, *steps: str) -> float:
         """The instant of :func:`time.monotonic` at which these steps have to begin, so that they end within the budget."""
@@ -102,10 +108,14 @@ class Clock:
         return {**self._laps, "total": round(time.monotonic() - self._began, 3)}
 
 
-def _scheduled() -> tuple[float, float]:
-    """Seconds in which this thread computed, and in which it could have and others did; 0 where the system does not tell."""
+def _scheduled(thread: int) -> tuple[float, float]:
+    """Seconds in which a thread of this process computed, and in which it could have and others did; 0 where nothing is told.
+
+    Args:
+        thread: its number by the system.
+    """
     try:
-        computed, waited, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+        computed, waited, _ = Path(f"/proc/self/task/{thread}/schedstat").read_text(encoding="ascii").split()
     except (OSError, ValueError):
         return 0.0, 0.0
     return int(computed) / 1e9, int(waited) / 1e9

@@ -12,13 +12,15 @@ import numpy as np
 from mugraph.limited import LimitExceeded, run_limited
 from rewriter.runtime_env import settings_elsewhere
 
-__all__ = ["ModelFootprint", "loading_seconds", "measured", "on_disk"]
+__all__ = ["STARTING", "ModelFootprint", "loading_seconds", "measured", "on_disk"]
 
 _SCRIPT = Path(__file__).with_name("loading_process.py")
 _SECONDS = 60.0
 """The most that loading and running models may take to be measured."""
-_STARTING, _OPENED = 1.5, 7
-"""Seconds to start the process, and how often it opens models at least."""
+STARTING = 1.5
+"""Seconds to start the process, where nothing else is done."""
+_FIRST, _LATER = 3, 4
+"""How often models are opened as the first of a process, and how often at least as another."""
 _MEMORY = 1 << 46
 """Bytes that they may have: memory is measured and not limited."""
 
@@ -44,13 +46,14 @@ def on_disk(files: Iterable[Path]) -> ModelFootprint | None:
     return ModelFootprint(sum(sizes)) if sizes else None
 
 
-def loading_seconds(opening: float = 0.0, running: float = 0.0) -> float:
-    """Seconds that :func:`measured` takes at least for two models.
+def loading_seconds(first: float, later: float, running: float) -> float:
+    """Seconds that :func:`measured` takes at least for two models once its process has started.
 
     Args:
-        opening, running: seconds to open a session of such a model, and to run it, where they are known.
+        first, later: seconds to open a session of such a model as the first of a process, and as another.
+        running: seconds to run it.
     """
-    return _STARTING + _OPENED * opening + 2 * running
+    return _FIRST * first + _LATER * later + 2 * running
 
 
 def measured(

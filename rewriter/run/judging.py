@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -57,9 +57,15 @@ _COMPILING = 2.5
 _GLANCING = 1.2
 """Seconds to compile and run once what kernels of the best candidate were never run."""
 
-_WRONG = (
-    "undecided: what seemed faster by the cost model is not right, and the budget ended before the rule that breaks it could be "
-    "found; the original was kept, and another run with a larger --budget may tell"
+_HOPELESS = "not tried: its price does not allow it to be better than what the device told of another"
+"""What became of a proposal that is passed over."""
+_UNSETTLED = (
+    "the budget ended before the rule or kernel that breaks it could be found; the original was kept, and another run with a "
+    "larger --budget may tell"
+)
+_WRONG = f"undecided: what seemed faster by the cost model is not right, and {_UNSETTLED}"
+_SLOW_OR_WRONG = (
+    f"undecided: of what seemed faster by the cost model some is right and slower, some is not right, and {_UNSETTLED}"
 )
 _EVALUATED = (
     "bfloat16, which the CPU provider cannot run: original and result were not run, but evaluated by what their operators "
@@ -81,7 +87,7 @@ class Judgement:
         fault: the internal error for which the original is kept.
         assumed: what the winner takes for granted of the inputs.
         output_errors: as ``error_before`` and ``error_after``, of each output.
-        tried: the candidates that were tried, in order.
+        tried: the candidates that were tried, or were to be, in order.
     """
 
     winner: Candidate | None = None
@@ -120,6 +126,7 @@ class Judge:
         self._incumbent: Incumbent | None = None
         self._right_again: Trial | None = None
         self._took = self._pace = (0.0, 0.0)
+        self._later = 0.0
         self._known: accept.Acceptance | Judgement | None = None
         self._own_errors: list[Error] = []
         self._outputs: list[str] = []
@@ -198,9 +205,10 @@ class Judge:
         trials, all_tried = self._ranked(checker, acceptance, proposals)
         acceptance.close()
         if not trials and checker.ran_out:
-            return replace(self._kept(_WRONG), is_undecided=True)
+            return replace(self._kept(_SLOW_OR_WRONG if checker.has_passed else _WRONG), is_undecided=True)
         judgement = self._confirmed(self._original(), trials, acceptance.feeds)
-        return judgement if all_tried else replace(judgement, is_undecided=judgement.winner is None)
+        is_undecided = judgement.is_undecided or checker.ran_out or (judgement.winner is None and not all_tried)
+        return replace(judgement, is_undecided=is_undecided)
 
     def _original(self) -> Path:
         """What candidates are compared with: the model cleaned up, or else the very file that came.
@@ -272,9 +280,9 @@ class Judge:
             is_captured: the device decides, while a candidate is tried.
         """
         task, measures, clock = self._bench.task, self._bench.task.measures, self._bench.clock
-        self._took = opening, running
+        self._took, first = (opening, running), opening
         opening *= 1.0 if task.target.run_on == "cpu" else _LATER
-        self._pace = opening, running
+        self._pace, self._later = (opening, running), opening
         has_kernels = measures and self._bench.kernels.can_be_used
         compiling = _COMPILING if has_kernels else 0.0
         sessions = 1 if task.target.here or not self._bench.kernels.can_be_used else 2  # with kernels as their bodies, and sealed
@@ -285,7 +293,7 @@ class Judge:
         clock.needs(
             "decide", timings.deciding_seconds(opening, running, task.target.provider) if measures and not is_captured else 0.0
         )
-        clock.needs("load", loading_seconds(opening, running))
+        clock.needs("load", loading_seconds(first, opening, running))
 
     def _referred(self, beside: Beside) -> References:
         """The reference for the inputs that are compared first."""
@@ -361,20 +369,31 @@ class Judge:
             if opened is not None:
                 if proposals.is_interrupted:
                     self._bench.notes.add("interrupted while searching: the best until then was checked numerically, not timed")
-                return self._won(opened.trial)
+                return replace(self._won(opened.trial), is_undecided=checker.ran_out)
         kept = self._kept("no candidate was left that can be built and is numerically right: the original was kept")
         return replace(kept, is_undecided=checker.ran_out)
 
     def _ranked(self, checker: Checker, acceptance: accept.Acceptance, proposals: Proposals) -> tuple[list[Trial], bool]:
-        """The two most promising candidates that are right, the better first, and whether the budget allowed to try all.
+        """The two most promising candidates that are right, the better first, and whether all were tried.
 
-        This only orders them.
+        This only orders them. Those of which the budget did not allow to find out what breaks them come once more, if it does in
+        the end.
         """
         clock, all_tried = self._bench.clock, True
         ranked: list[Trial] = []
         first: Trial | None = None
         price = proposals.search.start().cost
-        remaining, longest = (proposal for proposal in proposals if not _is_hopeless(proposal, ranked, price)), 0.0
+
+        def hopeful() -> Iterator[Proposal]:
+            nonlocal all_tried
+            for proposal in itertools.chain(proposals, checker.put_off()):
+                if _is_hopeless(proposal, ranked, price):
+                    all_tried = False
+                    self._note_trial(proposal, None, _HOPELESS)
+                else:
+                    yield proposal
+
+        remaining, longest = hopeful(), 0.0
         for number in itertools.count():
             began = clock.left()
             if number and (began < _DECIDING * clock.budget or clock.room("decide", "write") < longest):
@@ -405,7 +424,7 @@ class Judge:
                 if other not in ranked:
                     other.path.unlink()
             self._best_right = ranked[0] if ranked else None
-        return ranked, all_tried and not checker.ran_out
+        return ranked, all_tried
 
     def _note_trial(self, proposal: Proposal, trial: Trial | None, objection: str) -> None:
         """Remembers what came of a proposal, until more is known.
@@ -438,6 +457,9 @@ class Judge:
         trial = opened.trial
         timing = acceptance.pair(opened.session, self._impression())
         self._pace = opened.seconds, timing.original / 1000  # seen while nothing went on beside
+        clock, longer = self._bench.clock, max(opened.seconds - self._later, 0.0)
+        loading = loading_seconds(self._took[0] + longer, self._later + longer, self._took[1])
+        clock.needs("load", max(loading, clock.needed("load")))
         del opened  # the graph of a large model needs the memory of its session
         try:
             on_device = acceptance.on_device(trial.path, self._impression())

@@ -35,7 +35,7 @@ from rewriter.run.clock import Clock
 from rewriter.run.decision import Decision, decided
 from rewriter.run.explaining import check_asked, explanations
 from rewriter.run.faults import USER_ERRORS, Fault, raises_faults
-from rewriter.run.footprint import loading_seconds
+from rewriter.run.footprint import STARTING
 from rewriter.run.judging import Judge, Judgement
 from rewriter.run.options import Options
 from rewriter.run.outcome import Outcome
@@ -48,7 +48,7 @@ from rewriter.run.rules_ahead import read_ahead
 from rewriter.run.target import choose_target
 from rewriter.run.task import Task, read_task, without_previews
 from rewriter.run.workbench import Progress, Recorded, Workbench, open_workbench
-from rewriter.run.writing import write, writing_seconds
+from rewriter.run.writing import ENDING, write, writing_seconds
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 
@@ -140,30 +140,37 @@ def optimize(
             progress("reading the model")
             task = read_task(model, output, asked, target)
         try:
-            _foresee_end(task, clock)
+            writing = writing_seconds(task.original, task.output) if asked.keeps_to_budget else 0.0
+            _foresee_end(task, clock, writing)
             with closing(Ahead(task.model, task.sizes, is_needed=asked.searches)) as ahead:
-                return _run(task, scratch.path, clock, progress, ahead)
+                return _run(task, scratch.path, clock, progress, ahead, writing)
         except OSError:
             task.original.weights.check_files()  # one that is gone is not for want of space
             raise
 
 
-def _foresee_end(task: Task, clock: Clock) -> None:
-    """Notes what the end of the run will take, as busy as the system is."""
+def _foresee_end(task: Task, clock: Clock, writing: float) -> None:
+    """Notes what the end of the run will take, as busy as the system is.
+
+    Args:
+        writing: seconds to write the model, where nothing else is done.
+    """
     slowness = clock.slowness()
-    clock.needs("write", min(slowness * writing_seconds(task.original), _MOST_WRITING * task.options.budget))
-    clock.needs("load", slowness * loading_seconds())
+    clock.needs("end", slowness * ENDING)
+    clock.needs("write", min(slowness * (ENDING + writing), _MOST_WRITING * task.options.budget))
+    clock.needs("start", slowness * STARTING)
 
 
-def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahead) -> Outcome:
+def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahead, writing: float) -> Outcome:
     """Works on a clean model while it is compared with the one that came, and begins anew with another where they differ.
 
     Args:
         folder: for files of models that are written out, or clean.
         ahead: the process of the reference, where that pays.
+        writing: seconds to write the model, where nothing else is done.
     """
     carried: list[Recorded] = []
-    worked = partial(_worked, clock=clock, progress=progress, ahead=ahead, carried=carried)
+    worked = partial(_worked, clock=clock, progress=progress, ahead=ahead, writing=writing, carried=carried)
     options, reason, is_idle, is_resized, came = task.options, "", False, False, task
     refusals = Refusals(task)
     until = math.inf if options.deterministic else clock.instant(_CLEANING)
@@ -193,7 +200,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
             return worked(task, (), end=_UNCLEAN)
         except BudgetSpent:
             return worked(task, (), end=_NOT_CLEANED)
-        _foresee_end(task, clock)
+        _foresee_end(task, clock, writing)
         if attempt is None and (refused := reason or refusals.reason):
             return worked(left_unclean(task, refused), ())
         is_unrun = attempt is None and options.searches and bool(task.assumed) and not is_resized
@@ -228,6 +235,7 @@ def _worked(
     clock: Clock,
     progress: Progress,
     ahead: Ahead,
+    writing: float,
     carried: list[Recorded],
     end: Judgement | None = None,
 ) -> Outcome:
@@ -236,6 +244,7 @@ def _worked(
     Args:
         presumed: what is found out of it meanwhile.
         ahead: the process of the reference, where that pays.
+        writing: seconds to write the model, where nothing else is done.
         carried: the best that was found by attempts whose model was refused, and is by this one.
         end: with what the run ends.
 
@@ -243,7 +252,14 @@ def _worked(
         Unclean: it is not known to give the same outputs.
     """
     searches = end is None and task.options.searches
-    with open_workbench(task, clock, progress, presumed, searches=searches, reference_ahead=ahead, carried=carried) as bench:
+
+    def left() -> float:
+        _foresee_end(task, clock, writing)
+        return clock.room("write")
+
+    with open_workbench(
+        task, clock, progress, presumed, searches=searches, left=left, reference_ahead=ahead, carried=carried
+    ) as bench:
         if end is not None:
             return _ended(bench, end)
         try:

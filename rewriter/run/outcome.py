@@ -88,7 +88,7 @@ class OutputError:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A candidate that was tried end to end.
+    """A candidate that was tried end to end, or that its price kept from that.
 
     Attributes:
         rules: ids of those that lead to it.
@@ -123,7 +123,7 @@ class Outcome:
         fault: the internal error that ended the run early, where one did: the original was written.
         predicted_before, predicted_after: microseconds by the cost model.
         times: where these go.
-        tried: the candidates that this run tried end to end, in order.
+        tried: the candidates that this run tried end to end, in order, and those that their price kept from that.
         expanded, generated: candidates of the search.
         rules: that the search could use.
         measured_costs, estimated_costs: of operators: measured in this run, and by a roofline for want of measurements.

@@ -6,7 +6,9 @@ A thread that calls NumPy waits for its turn after each call, and whoever comput
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import closing, suppress
+from functools import partial
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.reference import NoReference, NoRoom, References, bind_shape, reference_run
 from rewriter.reference.process import received, serve
+from rewriter.run.background import in_background
 
 __all__ = ["Ahead", "operations", "referred"]
 
@@ -91,16 +94,24 @@ def referred(
         except OSError as problem:
             raise NoRoom(f"no process can be started for the reference in float64 ({problem.strerror})") from None
         with closing(worker):
-            worker.call(ReadFrom.of(model), feeds, str(path))
+            asked = in_background(partial(worker.call, ReadFrom.of(model), feeds, str(path)))  # it reads when it has imported
+            while wait([asked], _ASKING).not_done:
+                _check(is_wanted)
+            asked.result()
             while worker.is_awaited(_ASKING):
-                heed()
-                if not is_wanted():
-                    raise NoReference("nobody asks for the reference any more")
+                _check(is_wanted)
             try:
                 answer = worker.answer()
             except WorkerDied:
                 raise NoRoom("the process that made the reference in float64 was ended, for want of memory perhaps") from None
         return received(answer, path)
+
+
+def _check(is_wanted: Callable[[], bool]) -> None:
+    """Raises BudgetSpent where the time is over, NoReference where nobody asks any more."""
+    heed()
+    if not is_wanted():
+        raise NoReference("nobody asks for the reference any more")
 
 
 def operations(model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> int:

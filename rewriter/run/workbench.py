@@ -212,6 +212,7 @@ def open_workbench(
     presumed: Sequence[Presumption] = (),
     *,
     searches: bool,
+    left: Callable[[], float] | None = None,
     reference_ahead: Ahead | None = None,
     carried: list[Recorded] | None = None,
 ) -> Iterator[Workbench]:
@@ -224,6 +225,7 @@ def open_workbench(
         presumed: what is found out of the task's model in the background, and the stages go ahead of; each raises where it does
             not hold.
         searches: whether anything is to be proposed.
+        left: how many seconds are left before writing has to begin, as busy as the system is by then.
         reference_ahead, carried: as of :class:`Workbench`.
 
     Raises:
@@ -238,6 +240,8 @@ def open_workbench(
         stack.callback(background.end)
         if options.keeps_to_budget:
             background.deadline.end_in(clock.room("write"))
+            if left is not None:
+                background.watch(left)
         of_model = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
         futures = [*of_model]
         if not searches:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 import shlex
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
-from mugraph.files import Scratch, same_file
+from mugraph.files import Draft, Scratch, destination, is_device, same_file
 from mugraph.onnx import Model, Saved, copy
 from rewriter.run.decision import Decision, Footprints, written
 from rewriter.run.footprint import ModelFootprint, measured, on_disk
@@ -13,17 +17,63 @@ from rewriter.run.outcome import Outcome
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
 
-__all__ = ["write", "writing_seconds"]
+__all__ = ["ENDING", "write", "writing_seconds"]
 
-_BYTES, _ENDING = 3e8, 0.15
-"""Bytes that are written in a second, and seconds to end the process."""
+ENDING = 0.15
+"""Seconds to end the process, where nothing else is done."""
+_BYTES = 3e8
+"""Bytes that are written in a second, where nothing else is done and no sample was written."""
+_LARGE, _SAMPLES, _PART = 1 << 26, 2, 16
+"""Bytes from which on samples are written of a model, how many, and which part of it each is."""
+_MARGIN = 1.5
+"""What a model takes to write over what samples of it let expect."""
+_UNLOADED = "the budget left no time to measure how long the original and the result take to load"
 
 
-def writing_seconds(model: Model) -> float:
-    """Seconds to write a model, or another with its weights, and to end the process, where nothing else is done."""
+def writing_seconds(model: Model, output: Path) -> float:
+    """Seconds to write a model, or another with its weights, where nothing else is done.
+
+    Of a large one samples are written as it will be, up to the disk, and removed: how fast that is depends on the disk. The
+    faster tells what it takes where nothing else is done: what else goes on comes in bursts, which one sample meets or does not.
+
+    Args:
+        output: where it is to be written.
+
+    Raises:
+        ModelError: a file of the model is not what was read.
+    """
     weights = model.weights
     size = sum(file.stat().st_size for file in weights.files) or len(weights.memory)
-    return _ENDING + size / _BYTES
+    if size >= _LARGE and not is_device(output):
+        sampled = min(_sampled(model, output, size // _PART) for _ in range(_SAMPLES))
+        if sampled < math.inf:
+            return _MARGIN * sampled * size
+    return size / _BYTES
+
+
+def _sampled(model: Model, output: Path, size: int) -> float:
+    """Seconds to write a byte: the first of a model's largest file are written beside its output, and removed again.
+
+    Returns:
+        the seconds; infinite where nothing can be written there.
+
+    Raises:
+        ModelError: the file is not what was read.
+    """
+    weights, written, since = model.weights, 0, time.perf_counter()
+    largest = max(weights.files, key=lambda file: file.stat().st_size, default=None)
+    chunks = weights.model_chunks() if largest is None else weights.file_chunks(largest)
+    try:
+        with Draft(destination(output)) as draft:
+            for chunk in chunks:
+                written += draft.file.write(memoryview(chunk)[: size - written])
+                if written >= size:
+                    break
+            draft.file.flush()
+            os.fsync(draft.file.fileno())
+    except OSError:  # writing says why
+        return math.inf
+    return (time.perf_counter() - since) / written if written else math.inf
 
 
 def write(bench: Workbench, decision: Decision) -> Outcome:
@@ -66,16 +116,19 @@ def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, i
     task, after = bench.task, on_disk(saved.files)
     if before is None or after is None or not (is_awaited and task.measures and task.options.searches):
         return before, after
-    if bench.clock.room("load") <= 0:
-        return before, after
     assert task.original.path is not None
     models = {task.original.path: before, saved.files[0]: after}
     if len(models) < 2 or same_file(*models):
         return before, after
+    if bench.clock.room("start", "load", "end") <= 0:
+        bench.notes.tell(_UNLOADED)
+        return before, after
     bench.progress("loading the original and the result")
     feed = task.feeds()[0] if len(task.model.inputs) == len(task.model.graph.inputs) else None
     with Scratch() as scratch:
-        first, second = measured(models, task.target.run_on, feed, scratch.path, bench.clock.left())
+        first, second = measured(models, task.target.run_on, feed, scratch.path, bench.clock.room("end"))
+    if second.load is None and bench.clock.room("end") <= 0:
+        bench.notes.tell(_UNLOADED)
     return first, second
 
 

@@ -146,7 +146,7 @@ class Backtracking:
                     self._go_through(rest, banned, seeds, is_brief)
                     if is_brief:
                         break
-                    rest.phases, rest.front, rest.others, rest.sown = rest.phases[1:], None, [], set()
+                    rest.leave_phase()
         except KeyboardInterrupt:
             record.stopped, interrupted = "interrupted; the best so far was kept", True
         better: dict[int, Candidate] = {}
@@ -179,21 +179,16 @@ class Backtracking:
             is_wanted=self.is_wanted,
         )
         if rest.front is None:
-            record.seen, root = {record.start.graph.digest}, record.best
-            if is_brief:
-                self._go_on_from(seeds, expansion, rest)
+            record.seen = {record.start.graph.digest}
+            rest.front = self._front(record, record.best)
+        if is_brief:
+            self._go_on_from(seeds, expansion, rest)
+        if not rest.has_descended:
             first = deadline if self.limits.descent is None else now + self.limits.descent
-            for other in self._others(expansion, record, first):
-                rest.others.append(self._beginning(other))
-                for child in expansion.descent(other, first):
-                    record.keep(child)
-            for child in expansion.descent(root, first):
-                record.keep(child)
-            self._tell(record)
-            rest.front = self._front(record, root)
+            self._descend(rest, rest.front.root, expansion, first)
         record.stopped = self._backtrack(expansion, record, rest.front, patience)
         self._tell(record)
-        for own, front in rest.others:
+        for own, front in rest.others.values():
             if self._is_spent(expansion, record):
                 break
             own.expanded = record.expanded
@@ -206,19 +201,31 @@ class Backtracking:
         if not is_brief:
             self._go_on_from(seeds, expansion, rest)
 
+    def _descend(self, rest: Rest, root: Candidate, expansion: Expansion, first: float) -> None:
+        """Goes down to the first kernels from the other starts of a phase and from its root, in rounds that end at an instant."""
+        within = replace(expansion, deadline=first)
+        for other in self._others(within, rest.record):
+            rest.others.setdefault(other.graph.digest, self._beginning(other))
+            for child in expansion.descent(other, first):
+                rest.record.keep(child)
+        for child in expansion.descent(root, first):
+            rest.record.keep(child)
+        rest.has_descended = not within.is_over()
+        self._tell(rest.record)
+
     def _go_on_from(self, seeds: Sequence[Candidate], expansion: Expansion, rest: Rest) -> None:
-        """Searches from each of some candidates, for a while, once."""
+        """Searches from each of some candidates, for a while, and from those that were left before."""
         record = rest.record
         for seed in seeds:
-            if seed.graph.digest in rest.sown:
-                continue
-            rest.sown.add(seed.graph.digest)
-            priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
-            if priced.graph.digest not in record.seen:
-                record.enter(priced)
-            beside = record.beside(priced)
+            if seed.graph.digest not in rest.sown:
+                priced = replace(seed, cost=self.moves.prices.total(seed.executed.graph))
+                record.keep(priced)
+                beside = record.beside(priced)
+                rest.sown[seed.graph.digest] = beside, self._front(beside, priced)
+        for beside, front in rest.sown.values():
+            beside.expanded, beside.generated = record.expanded, record.generated
             try:
-                stopped = self._backtrack(expansion, beside, self._front(beside, priced), self.limits.patience // _HASTE)
+                stopped = self._backtrack(expansion, beside, front, self.limits.patience // _HASTE)
             finally:
                 record.go_on_from(beside)
             self._tell(record)
@@ -230,13 +237,12 @@ class Backtracking:
             record.told = record.best
             self.met(record.best)
 
-    def _others(self, expansion: Expansion, record: _Record, end: float) -> Iterator[Candidate]:
-        """What to search from beside the model as it came, as long as there is time until an instant."""
-        within = replace(expansion, deadline=end)
-        if MoveKind.SUBSTITUTION in expansion.kinds and not within.is_over():
-            for other in within.admitted(self.starts, record.start):
+    def _others(self, expansion: Expansion, record: _Record) -> Iterator[Candidate]:
+        """What to search from beside the model as it came, as long as there is time."""
+        if MoveKind.SUBSTITUTION in expansion.kinds and not expansion.is_over():
+            for other in expansion.admitted(self.starts, record.start):
                 yield other
-                if within.is_over():
+                if expansion.is_over():
                     return
 
     def _is_spent(self, expansion: Expansion, record: _Record) -> bool:
@@ -250,7 +256,7 @@ class Backtracking:
             front.add(record, fused)
         return front
 
-    def _beginning(self, other: Candidate) -> tuple[_Record, _Front]:
+    def _beginning(self, other: Candidate) -> _Part:
         """A record and a front of what comes of another start, which is compared with that alone."""
         own = _Record(other, other)
         return own, self._front(own, other)
@@ -259,27 +265,32 @@ class Backtracking:
         """TASO's algorithm 2, from a candidate on, whatever that costs; why it stopped.
 
         Args:
-            front: behind that candidate; what was left in it is there afterwards.
+            front: behind that candidate; what was left in it is there afterwards, as if it had not been left.
             patience: most expansions in a row of a kind that do not improve the best cost of the kind.
         """
         alpha = self.strategy.alpha(self.limits.alpha)
         left: list[_Waiting] = []
         try:
-            while front.queue:
-                waiting = heapq.heappop(front.queue)
-                candidate = waiting[-1]
-                kind = _is_turned(candidate)
-                if candidate is not front.root:
-                    if candidate.cost > alpha * record.leasts[kind]:
-                        continue
-                    if front.idle[kind] >= patience:
+            while front.begun or front.queue:
+                if front.begun is None:
+                    waiting = heapq.heappop(front.queue)
+                    candidate = waiting[-1]
+                    kind = _is_turned(candidate)
+                    if candidate is not front.root:
+                        if candidate.cost > alpha * record.leasts[kind]:
+                            continue
+                        if front.idle[kind] >= patience:
+                            left.append(waiting)
+                            continue
+                    if self._is_spent(expansion, record):
                         left.append(waiting)
-                        continue
-                if self._is_spent(expansion, record):
-                    left.append(waiting)
+                        return _SPENT
+                    front.begun = candidate, dict(record.leasts)
+                    record.expanded += 1
+                elif expansion.is_over():
                     return _SPENT
-                before = dict(record.leasts)
-                record.expanded += 1
+                candidate, before = front.begun
+                kind = _is_turned(candidate)
                 for child in expansion.children(candidate, max(alpha * record.leasts[kind] - candidate.cost, 0.0)):
                     record.generated += 1
                     if child.graph.digest in record.seen:
@@ -289,7 +300,8 @@ class Backtracking:
                     if expansion.is_stepwise and child.cost < alpha * record.leasts[_is_turned(child)]:
                         front.add(record, child)
                 if expansion.is_over():  # some of its children may be missing
-                    left.append(waiting)
+                    return _SPENT
+                front.begun = None
                 front.idle[kind] += 1
                 for one, count in front.idle.items():
                     front.idle[one] = count if record.leasts.get(one) == before.get(one) else 0
@@ -361,11 +373,9 @@ class _Record:
         self.best = min(self.best, beside.best, key=lambda candidate: candidate.cost)
 
     def take_over(self, other: _Record) -> None:
-        """Takes what a search from another start found, and that; the one was compared with the other alone until then."""
+        """Takes what a search from another start found, and that; neither search is compared with what the other found."""
         for child in (other.start, *other.better):
-            if child.graph.digest not in self.seen:
-                self.seen.add(child.graph.digest)
-                self.enter(child)
+            self.keep(child)
         self.expanded = other.expanded
         self.generated += other.generated
         other.better, other.generated = [], 0
@@ -377,11 +387,17 @@ _Waiting = tuple[float, int, Candidate]
 
 @dataclass(slots=True)
 class _Front:
-    """The candidates behind a root that wait for their turn, and how many expansions of each kind brought nothing lately."""
+    """The candidates behind a root that wait for their turn.
+
+    Attributes:
+        idle: how many expansions of each kind brought nothing lately.
+        begun: the candidate whose expansion was begun, and the least costs before that.
+    """
 
     root: Candidate
     queue: list[_Waiting] = field(default_factory=list)
     idle: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    begun: tuple[Candidate, dict[bool, float]] | None = None
     _arrivals: Iterator[int] = field(default_factory=itertools.count)
 
     def add(self, record: _Record, candidate: Candidate) -> None:
@@ -391,20 +407,31 @@ class _Front:
         heapq.heappush(self.queue, (candidate.cost, next(self._arrivals), candidate))
 
 
+_Part = tuple[_Record, _Front]
+"""A search from another candidate than the model, which is compared with that one alone: what it found and what it left."""
+
+
 @dataclass(slots=True)
 class Rest:
-    """Where a search goes on that was left.
+    """Where a search goes on that was left, whatever ended it.
 
     Attributes:
         record: of what it found.
         phases: that are left of its strategy, the first of which may have begun.
         front: of that one, if it has, behind the model as it came.
-        others: records and fronts of that one from other starts.
-        sown: digests of the seeds of that one.
+        has_descended: whether its ways down to the first kernels were gone to their ends.
+        others: of that one the searches from other starts, by digest.
+        sown: of that one the searches from seeds, by digest.
     """
 
     record: _Record
     phases: tuple[frozenset[MoveKind], ...]
     front: _Front | None = None
-    others: list[tuple[_Record, _Front]] = field(default_factory=list)
-    sown: set[int] = field(default_factory=set)
+    has_descended: bool = False
+    others: dict[int, _Part] = field(default_factory=dict)
+    sown: dict[int, _Part] = field(default_factory=dict)
+
+    def leave_phase(self) -> None:
+        """Goes to the next phase of the strategy."""
+        self.phases, self.front, self.has_descended = self.phases[1:], None, False
+        self.others, self.sown = {}, {}

@@ -14,7 +14,7 @@ from rich.table import Table
 from rulegen.cli.console import bar, jobs_option, name_of, output, rules_of, trust_option
 from rulegen.properties.report import properties_report
 from rulegen.share.audit import audit
-from rules_db.files import write_text
+from rules_db.files import is_text, write_text
 from rules_db.history import Action
 from rules_db.library import read_entries
 from rules_db.store import RuleStore
@@ -56,7 +56,7 @@ def audit_command(
     """
     if (json_file is not None or record is not None) and not axioms:
         raise click.UsageError("--json and --record go with --axioms")
-    if log and (rules is None or rules.endswith(".rules")):
+    if log and (rules is None or is_text(rules)):
         raise click.UsageError("--log goes with a database")
     if axioms:
         _audit_axioms(rules, jobs, json_file, record)

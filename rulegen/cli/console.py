@@ -18,7 +18,7 @@ from mugraph.files import is_device
 from rulegen.commons import SharedWorkers
 from rulegen.workers import Cluster, UnitWorkers, open_workers
 from rules_db.databases import PATIENCE, without_password
-from rules_db.files import check_writable, write_text
+from rules_db.files import StoreError, check_writable, is_text, write_text
 from rules_db.history import LogEntry
 from rules_db.library import open_rules
 from rules_db.store import RuleStore
@@ -142,6 +142,11 @@ def rules_file(context: click.Context, parameter: click.Parameter, path: Path | 
     if path is not None and path.suffix != ".rules" and not is_device(path):
         known = "does not end in .rules, by which text files are known; a database is given with --rules"
         raise click.BadParameter(f"'{without_password(str(path))}' {known}")
+    try:
+        if path is not None:
+            is_text(path)
+    except StoreError as problem:
+        raise click.BadParameter(str(problem)) from None
     return path
 
 
@@ -176,7 +181,7 @@ def rules_of(url: str | None) -> list[Rule]:
 
 def history_of(url: str | None, identity: str) -> list[LogEntry]:
     """What the log of a database says of a rule; nothing of a file. Raises StoreError."""
-    if url is None or url.endswith(".rules"):
+    if url is None or is_text(url):
         return []
     with RuleStore.open(url, create=False) as store:
         return [entry for entry in store.history() if entry.rule == identity]

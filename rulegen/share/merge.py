@@ -9,7 +9,7 @@ from rulegen.share.audit import Failure, audit
 from rules_db.databases import PATIENCE
 from rules_db.entries import Entry, by_size, preferred
 from rules_db.exchange import format_rules
-from rules_db.files import check_writable, write_text
+from rules_db.files import check_writable, is_text, write_text
 from rules_db.library import read_entries
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
@@ -56,7 +56,7 @@ def merge(
         StoreError: a source cannot be read as a whole, or ``out`` cannot be written. Nothing is changed then.
     """
     entries = [entry for source in sources for entry in read_entries(source)]
-    if out.endswith(".rules"):
+    if is_text(out):
         check_writable(out)
     else:
         with RuleStore.open(out) as store:
@@ -98,7 +98,7 @@ def _taken(entries: Sequence[Entry], out: str, jobs: int, trust: Trust, progress
         rule = texts[index].read()
         groups.setdefault(rule.id, []).append(rule)
     taken = by_size(map(preferred, groups.values()))
-    if out.endswith(".rules"):
+    if is_text(out):
         write_text(out, format_rules(taken))
         new = len(taken)
     else:

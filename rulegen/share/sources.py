@@ -12,7 +12,7 @@ from rulegen.share.importing import Importer
 from rulegen.taso.file import read_taso
 from rules_db.databases import without_password
 from rules_db.entries import Entry
-from rules_db.files import StoreError, cache_folder
+from rules_db.files import StoreError, cache_folder, is_text
 from rules_db.library import open_rules, shipped_rules
 from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
@@ -32,7 +32,7 @@ def existing_rules(url: str | None, tell: Callable[[str], None]) -> list[Rule]:
         tell: told in one sentence what this version cannot use.
     """
     where = url or default_rules()
-    if where.endswith(".rules"):
+    if is_text(where):
         raise StoreError(f"{without_password(where)}: rules enter a database, not a text file; give a path such as rules.sqlite")
     every = [] if "://" not in where and not os.path.exists(where) else open_rules(where, Trust.TESTED, tell)
     rules = [rule for rule in every if rule.certificate.evidence is Evidence.PROVED]  # what tests derive is not proved
@@ -41,7 +41,7 @@ def existing_rules(url: str | None, tell: Callable[[str], None]) -> list[Rule]:
 
 def _is_text(path: Path) -> bool:
     """Whether a file holds rules as text; by its first bytes where its name does not say so."""
-    if path.suffix == ".rules":
+    if is_text(path):
         return True
     try:
         with path.open("rb") as file:

@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import BadParameter, Command, Context, Option
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mugraph.terms.term import substitute, var
 from mugraph.terms.text import Parser
+from rulegen.cli.console import rules_file
 from rulegen.share.audit import audit
+from rulegen.share.merge import merge
+from rulegen.share.sources import existing_rules
 from rules_db import library
 from rules_db.entries import Entry, RuleBook, preferred
 from rules_db.exchange import RuleTextError, format_rule, format_rules, parse_rule, parse_rules, read_rules
@@ -418,6 +422,29 @@ def test_a_file_of_text_is_no_damaged_database(tmp_path: Path) -> None:
             RuleStore.open(str(file), create=not text)
         write_text(file, text)
     assert os.listdir(tmp_path) == ["x.rules"]
+
+
+def test_a_database_that_is_named_like_text_is_told_and_left_alone(tmp_path: Path) -> None:
+    """Neither is it read as text, nor is text written over it."""
+    file, other = tmp_path / "x.rules", tmp_path / "other.rules"
+    with RuleStore.open(str(tmp_path / "x.sqlite")) as store:
+        store.add_all(RULES)
+    (tmp_path / "x.sqlite").rename(file)
+    write_text(other, format_rules(RULES))
+    before = file.read_bytes()
+    for doing in (
+        lambda: RuleStore.open(str(file)),
+        lambda: RuleStore.open(str(file), create=False),
+        lambda: open_rules(str(file)),
+        lambda: merge([str(other)], str(file)),
+        lambda: merge([str(file)], str(tmp_path / "new.sqlite")),
+        lambda: existing_rules(str(file), lambda _: None),
+    ):
+        with pytest.raises(StoreError, match=r"x\.rules: this is a database, and \.rules is the ending of text; rename it, to "):
+            doing()
+    with pytest.raises(BadParameter, match="this is a database"):
+        rules_file(Context(Command("grow")), Option(["--out"]), file)
+    assert file.read_bytes() == before
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ __all__ = [
     "parse_architectures",
 ]
 
-_FORMAT = 5
+_FORMAT = 6
 """Part of the key of what is kept on disk; raise it when the options, the packing or what is refused change."""
 LEAST_ARCHITECTURE = 80
 """Triton's kernels need its matrix units."""

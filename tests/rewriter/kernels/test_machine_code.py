@@ -8,7 +8,7 @@ import pytest
 
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.text import parse_kernel
-from rewriter.kernels.machine_code import keeps_operands, overwritten_operands
+from rewriter.kernels.machine_code import kept_operands, overwritten_operands
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
 
@@ -102,17 +102,61 @@ HGMMA.64x32x16.F32 R24, {operand}, gdesc[UR24], RZ, !UPT ;
     ],
 )
 def test_machine_code_that_overwrites_an_operand(before: str, operand: str, after: str, is_wrong: bool, tmp_path: Path) -> None:
-    lines = LOOP.format(before=before, operand=operand, after=after).splitlines()
-    listing = [line if line.startswith(".L") else f"        /*{16 * n:04x}*/    {line}" for n, line in enumerate(lines) if line]
-    disassembler = tmp_path / "nvdisasm"
-    disassembler.write_text("#!/bin/sh\ncat <<'END'\n.text.g:\n.text.f:\n" + "\n".join(listing) + "\nEND\n")
-    disassembler.chmod(0o755)
-    assert overwritten_operands(b"", str(disassembler)) == (["f"] if is_wrong else [])
+    loop = LOOP.format(before=before, operand=operand, after=after)
+    other = "HGMMA.64x32x16.F32 R40, R80, gdesc[UR24], RZ, !UPT ;"
+    assert overwritten_operands(b"", ["f"], disassembler(tmp_path, f=f"{loop}\n{other}")) == (["f"] if is_wrong else [])
+
+
+def disassembler(folder: Path, **functions: str) -> str:
+    """One that writes these functions, whatever it is given."""
+    listing = []
+    for name, code in functions.items():
+        lines = [line for line in code.splitlines() if line]
+        listing += [f"\t.section\t.text.{name}", "\t.align\t128", f"        .type           {name},@function", f".text.{name}:"]
+        listing += [
+            line if line.startswith((".", "?")) else f"        /*{16 * n:04x}*/    {line}" for n, line in enumerate(lines)
+        ]
+    path = folder / "nvdisasm"
+    path.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(listing) + "\nEND\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_functions_that_keep_no_operand_are_not_looked_at(tmp_path: Path) -> None:
+    """Theirs are loaded ahead for the next iteration."""
+    loaded = LOOP.format(before="", operand="R56", after="LDSM.16.M88.4 R56, [R180+UR5+0x12000] ;")
+    kept = LOOP.format(before="", operand="R56", after="")
+    assert overwritten_operands(b"", ["f"], disassembler(tmp_path, f=kept, g=loaded)) == []
+    assert overwritten_operands(b"", ["f", "g"], disassembler(tmp_path, f=kept, g=loaded)) == ["g"]
+
+
+@pytest.mark.parametrize(
+    ("before", "operand", "after", "reason"),
+    [
+        ("", "R[56]", "", r"'R\[56\]' is no operand"),
+        ("", "", "", "'' is no operand"),
+        ("", "R56", "FFMA %r59, R39 ;", "what FFMA %r59, R39 writes"),
+        ("", "R56", "FFMA R56:R57, R39 ;", "what FFMA R56:R57, R39 writes"),
+        ("", "R56", "HGMMA.32x32x16.F32 R40, R56, gdesc[UR24] ;", "HGMMA.32x32x16.F32 is no product"),
+        ("", "R56", "@P1 BRA 0x120 ;", "goes is not told"),
+        ("", "R56", "BRX R4 -0x120 ;", "goes is not told"),
+        ("", "R56", "?? FFMA R56", "is no instruction"),
+        ("", "gdesc[UR20]", "", "no product of registers"),
+    ],
+)
+def test_machine_code_that_is_not_understood_is_refused(
+    before: str, operand: str, after: str, reason: str, tmp_path: Path
+) -> None:
+    code = LOOP.format(before=before, operand=operand, after=after)
+    with pytest.raises(ValueError, match=f"^the machine code cannot be read again, .*{reason}"):
+        overwritten_operands(b"", ["f"], disassembler(tmp_path, f=code))
+    with pytest.raises(ValueError, match="function h is not in it"):
+        overwritten_operands(b"", ["h"], disassembler(tmp_path, f=code))
 
 
 def test_what_the_disassembler_refuses_is_no_code(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^nvdisasm: "):
-        overwritten_operands(b"no code", triton.knobs.nvidia.nvdisasm.path)
+        overwritten_operands(b"no code", ["f"], triton.knobs.nvidia.nvdisasm.path)
 
 
 PRODUCT = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1,%r2,%r3,%r4}, {%r5,%r6,%r7,%r8}, %rd1, 1, 1, 1, 0;"
@@ -124,12 +168,28 @@ PRODUCT = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1,%r2,%r3,%r4}, 
         ([PRODUCT], True),
         (["mov.b32 %r5, %r15;", "mov.b32 %r6, %r16;", PRODUCT], True),
         (["ld.shared.v4.b32 {%r5, %r6, %r7, %r8}, [%r20];", PRODUCT], False),
-        (["ld.shared.b32 %r20, [%r21];", "cvt.rn.f16x2.f32 %r7, %r20, %r20;", PRODUCT], False),
-        (["mul.f32 %r8, %r1, %r9;", PRODUCT], False),  # of what the product gave
+        (["ld.shared.b32 %r20, [%r21];", "cvt.rn.f16x2.f32 %r7, %r20, %r20;", PRODUCT], True),  # three of four
+        (["ld.shared.b32 %r20, [%r21];", *(f"cvt.f32.f16 %r{n}, %r20;" for n in (5, 6, 7, 8)), PRODUCT], False),
+        (["mul.f32 %r8, %r1, %r9;", PRODUCT], True),  # of what the product gave, but the others are kept
+        ([f"mul.f32 %r{register}, %r1, %r9;" for register in (5, 6, 7, 8)] + [PRODUCT], False),
         ([PRODUCT.replace("{%r5,%r6,%r7,%r8}", "%rd2")], False),
     ],
 )
 def test_operands_that_a_loop_keeps(loop: list[str], keeps: bool) -> None:
     text = ["mov.b32 %r15, %r0;", "$L__BB0_1:", *loop, "@%p1 bra $L__BB0_1;", "ret;"]
-    assert keeps_operands("\n".join(f"\t{line}" for line in text)) == keeps
-    assert not keeps_operands("\n".join(text[:-2])), "it is no loop"
+    whole, without = ("\n".join(f"\t{line}" for line in lines) for lines in (text, text[:-2]))
+    assert bool(kept_operands(whole)) == keeps and not kept_operands(without), "it is no loop"
+    heads = [f".visible .entry {name}(\n\t.param .u64 x\n)\n" for name in "abc"]
+    assert kept_operands(f"{heads[0]}{without}\n{heads[1]}{whole}\n{heads[2]}{without}") == (["b"] if keeps else [])
+
+
+def test_a_text_for_drivers_keeps_no_operand(tmp_path: Path) -> None:
+    """What assembles it is theirs, and cannot be read."""
+    source = generate(parse_kernel(TWO_PASSES), (Schedule((("h", 1), ("s", 64), ("t", 64)), warps=8, stages=3),))
+    with Compiler(tmp_path, workers=1) as compiler:
+        (first,) = compiler.compile([("f", source)], [Architecture(90, is_ptx=True)])
+        (second,) = compiler.compile([("f", source)], [Architecture(80, is_ptx=True)])
+    assert isinstance(first, NotCompiled) and "drivers before CUDA 13.3 overwrite: take the GPU's own architecture, sm_90" in str(
+        first
+    )
+    assert not isinstance(second, NotCompiled), "it has no products of warpgroups"

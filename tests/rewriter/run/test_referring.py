@@ -73,6 +73,33 @@ def _text(text: str) -> Model:
     return load(proto)
 
 
+class Importing:
+    """A process that reads nothing yet: what is sent to it waits until it is ended."""
+
+    def __init__(self) -> None:
+        self.told, self.ended, self.was_awaited = threading.Event(), threading.Event(), False
+
+    def call(self, *_: object) -> None:
+        self.told.set()
+        self.was_awaited = not self.ended.wait(10)
+
+    def close(self) -> None:
+        self.ended.set()
+
+
+@pytest.mark.parametrize("ending", ["unwanted", "time"])
+def test_nobody_waits_for_a_process_that_imports_once_the_run_is_over(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a pipe holds is sent to it."""
+    monkeypatch.setattr(referring, "LONG", 0)
+    worker, model, deadline = Importing(), _text(BRANCHES), Deadline()
+    monkeypatch.setattr(referring, "_begun", lambda: worker)
+    if ending == "time":
+        deadline.end_in(0.0)
+    with deadline.heeded(), pytest.raises(BudgetSpent if ending == "time" else NoReference):
+        referred(model, _feeds(model), lambda: ending == "time" or not worker.told.is_set())
+    assert worker.ended.is_set() and not worker.was_awaited
+
+
 @pytest.mark.parametrize("which", ["file", "data file", "branches", "texts"])
 def test_it_is_the_same_bit_for_bit(tmp_path: Path, always: list[subprocess.Popen[bytes]], which: str) -> None:
     if "file" in which:

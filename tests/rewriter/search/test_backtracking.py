@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mugraph.graph import Graph
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import compile_rules
 from rewriter.search.expansion import Expansion
@@ -113,6 +114,113 @@ def test_a_glance_begins_with_what_another_found() -> None:
     more = replace(brief, limits=replace(brief.limits, expansions=100))
     expanded = more.glance(graph, seeds=[half_way])
     assert more.run(graph, seeds=[half_way], rest=expanded.rest).expanded == expanded.expanded
+
+
+BLIND_ALLEY = compile_rules([rule("Exp(X)", "Neg(X)", "X:[m,n]")])[0]
+STEP, LAST = rule("Exp(X)", "Sigmoid(X)", "X:[m,n]"), rule("Tanh(Sigmoid(X))", "Relu(X)", "X:[m,n]")
+DEAR = TableCosts(Tanh=50.0, Exp=50.0, Sigmoid=60.0)
+
+
+def climb() -> Graph:
+    """What becomes one cheap operator after a step that costs more; another step saves half and leads nowhere."""
+    b = Builder()
+    return b.graph(b.op("Tanh", b.op("Exp", b.input("[4,4]"))))
+
+
+def blind_alley(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
+    """Proposes the step that leads nowhere, of a rule that the search does not know."""
+    own = moves.subset([BLIND_ALLEY])
+    child = own.take(candidate, own.sites(own.start(candidate.graph), BLIND_ALLEY))
+    if child is not None:
+        yield child
+
+
+def test_what_a_model_leads_to_is_not_compared_with_the_seed_of_a_glance() -> None:
+    graph, search = climb(), backtracking([STEP, LAST], DEAR, alpha=1.3)
+    (seed,) = blind_alley(search.moves, search.moves.start(graph))
+    for glance in (search.glance(graph, seeds=[seed]), replace(search, is_wanted=lambda: False).glance(graph, seeds=[seed])):
+        assert ops(search.run(graph, rest=glance.rest).better[0].graph) == ["Relu"]
+        assert seed.graph.digest in {candidate.graph.digest for candidate in glance.better}
+    assert ops(search.glance(graph, seeds=[seed]).better[0].graph) == ["Relu"]
+
+
+def test_what_a_glance_left_is_not_compared_with_what_came_of_other_starts() -> None:
+    graph, search = climb(), replace(backtracking([STEP, LAST], DEAR, alpha=1.3, patience=4), starts=(blind_alley,))
+    glance = search.glance(graph)
+    assert ops(glance.better[0].graph) == ["Neg", "Tanh"]
+    assert ops(search.run(graph, rest=glance.rest).better[0].graph) == ops(search.run(graph).better[0].graph) == ["Relu"]
+
+
+def kernel_beside(moves: Moves, candidate: Candidate, left: Callable[[], float]) -> Iterable[Candidate]:
+    """Proposes the step that leads nowhere, and after it, where there is time, the one that leads to the end."""
+    yield from blind_alley(moves, candidate)
+    if left() >= 0:
+        own = moves.subset([END])
+        child = own.take(candidate, own.sites(own.start(candidate.graph), END))
+        if child is not None:
+            yield child
+
+
+END = compile_rules([rule("Tanh(Exp(X))", "Relu(X)", "X:[m,n]")])[0]
+
+
+@pytest.mark.parametrize("asks", range(1, 40))
+@pytest.mark.parametrize("way", ["model", "seed", "start"])
+def test_whatever_ends_a_glance_what_it_left_is_gone_on_with(way: str, asks: int) -> None:
+    """Of a candidate that was being expanded, of a seed, of another start and of the ways down."""
+    b = Builder()
+    hidden = b.op("Neg", b.op("Neg", b.input("[4,4]")))
+    graph = b.graph(b.op("Add", b.op("Tanh", b.op("Exp", hidden)), b.op("Tanh", b.op("Sin", b.input("[4,4]")))))
+    sine = rule("Sin(X)", "Sigmoid(X)", "X:[m,n]")
+    whole = backtracking([NEGATION, STEP, LAST, sine], DEAR, alpha=1.1, kernels=(kernel_beside,))
+    seeds: list[Candidate] = []
+    if way == "seed":
+        seeds += backtracking([NEGATION], DEAR).run(graph).better[:1]
+    if way == "start":
+        whole = replace(whole, starts=(blind_alley,))
+    left = iter(range(asks))
+    glance = replace(whole, is_wanted=lambda: next(left, None) is not None).glance(graph, seeds=seeds)
+    assert glance.rest is not None
+    once, twice = whole.run(graph, seeds=seeds), whole.run(graph, seeds=seeds, rest=glance.rest)
+    assert twice.better[0].cost <= once.better[0].cost
+    assert {c.graph.digest for c in twice.better} >= {c.graph.digest for c in once.better}
+
+
+@pytest.mark.parametrize("asks", range(12))
+def test_a_seed_that_the_time_left_is_gone_on_from(asks: int) -> None:
+    graph = adapters(1)
+    patient = backtracking([ASSOCIATIVE, FACTOR], alpha=2.0)
+    found, start = patient.run(graph).better[0], patient.moves.start(graph)
+    half_way = next(child for child in Expansion(patient.moves).children(start, slack=1e6) if child.cost > start.cost)
+    greedy, left = replace(patient, limits=replace(patient.limits, alpha=1.0)), iter(range(asks))
+    glance = replace(greedy, is_wanted=lambda: next(left, None) is not None).glance(graph, seeds=[half_way])
+    for seeds in ([], [half_way]):
+        assert greedy.run(graph, seeds=seeds, rest=glance.rest).better[0].graph.digest == found.graph.digest
+
+
+@pytest.mark.parametrize("way", ["seed", "kernel", "progress"])
+def test_what_the_user_ended_can_be_gone_on_with(way: str) -> None:
+    calls = list[int]()
+
+    def stop() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+
+    def kernels(moves: Moves, candidate: Candidate, left: Callable[[], float]) -> Iterable[Candidate]:
+        if way == "kernel":
+            stop()
+        return ()
+
+    def progress(*_: float) -> None:
+        if way != "kernel":
+            stop()
+
+    graph, search = climb(), backtracking([STEP, LAST], DEAR, alpha=1.3, kernels=(kernels,), progress=progress)
+    seeds = list(blind_alley(search.moves, search.moves.start(graph))) if way == "seed" else []
+    glance = search.glance(graph, seeds=seeds)
+    assert glance.interrupted
+    assert ops(search.run(graph, seeds=seeds, rest=glance.rest).better[0].graph) == ["Relu"]
 
 
 def merged(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:

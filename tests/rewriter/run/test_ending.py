@@ -1,0 +1,187 @@
+"""The end of a run: what writing and loading will take, and what is left out where that does not fit."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mugraph.onnx import load
+from rewriter import optimize
+from rewriter.run import background, footprint, writing
+from rewriter.run import optimize as run
+from rewriter.run.background import Background
+from rewriter.run.clock import Clock
+from rewriter.run.footprint import ModelFootprint, loading_seconds
+from rewriter.run.judging import Judge
+from rewriter.run.writing import writing_seconds
+from tests.support.graphs import NEGATION
+from tests.support.runs import small, workbench
+from tests.support.stages import checker_of, proposals_of
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return small(tmp_path / "m.onnx")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds that the disk takes for what is written next, again and again; by no other clock does time go on."""
+    instant, takes = [0.0], [0.0]
+    monkeypatch.setattr(writing, "_LARGE", 0)
+    monkeypatch.setattr(writing, "time", SimpleNamespace(perf_counter=lambda: instant[0]))
+
+    def written(_: int) -> None:
+        takes.append(takes.pop(0))
+        instant[0] += takes[-1]
+
+    monkeypatch.setattr(os, "fsync", written)
+    return takes
+
+
+def test_what_writing_a_large_model_takes_is_measured(source: Path, disk: list[float]) -> None:
+    """By the faster of two samples: what else goes on comes in bursts, and is counted once."""
+    model, there = load(source), sorted(source.parent.iterdir())
+    size = source.stat().st_size
+    for disk[:], fastest in (([2.0, 3.0], 2.0), ([3.0, 1.0], 1.0)):
+        written = size // writing._PART
+        assert writing_seconds(model, source.with_name("o.onnx")) == pytest.approx(1.5 * fastest * size / written)
+    assert sorted(source.parent.iterdir()) == there, "samples are removed"
+
+
+def test_where_no_sample_can_be_written_what_is_usual_counts(
+    source: Path, disk: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, usual = load(source), source.stat().st_size / 3e8
+    disk[:] = [5.0]
+    assert writing_seconds(model, source.parent / "missing" / "o.onnx") == pytest.approx(usual)
+    assert writing_seconds(model, Path("/dev/null")) == pytest.approx(usual)
+    monkeypatch.setattr(writing, "_LARGE", 1 << 26)
+    assert writing_seconds(model, source.with_name("o.onnx")) == pytest.approx(usual), "nor is one of a small model"
+
+
+def test_what_the_end_takes_is_foreseen_as_busy_as_the_system_is(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Clock, "slowness", lambda _: 2.0)
+    with workbench(source, deterministic=False, budget=20) as bench:
+        clock = Clock(20.0)
+        run._foresee_end(bench.task, clock, 3.0)
+        needed = [clock.needed(step) for step in ("write", "end", "start")]
+        assert needed == pytest.approx([2 * 3.15, 2 * 0.15, 2 * footprint.STARTING])
+        run._foresee_end(bench.task, clock, 100.0)
+        assert clock.needed("write") == 10.0, "a model that takes longer is searched all the same"
+
+
+def test_a_run_ends_sooner_where_writing_is_seen_to_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other work may begin at any time."""
+    monkeypatch.setattr(background, "_LOOKING", 0.001)
+    beside, told, asked = Background(), iter([3.0, 2.0, 0.0]), list[float]()
+    beside.deadline.end_in(1000.0)
+
+    def left() -> float:
+        asked.append(beside.deadline.left())
+        return next(told)
+
+    beside.watch(left)
+    while not beside.deadline.is_over():
+        time.sleep(0.001)
+    assert len(asked) == 3 and min(asked) > 0
+    beside.end()
+
+
+def test_nobody_looks_at_the_time_of_a_run_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_LOOKING", 0.001)
+    before, beside, looked = threading.active_count(), Background(), threading.Event()
+    beside.watch(lambda: looked.set() or 1.0)
+    assert looked.wait(10)
+    beside.end()
+    while threading.active_count() > before:
+        time.sleep(0.001)
+
+
+def test_the_time_to_write_is_asked_again_while_a_run_goes_on(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timing: dict[str, Any]
+) -> None:
+    left: list[float] = []
+
+    def watch(_: Background, asked: Callable[[], float]) -> None:
+        for slowness in (1.0, 2.0):
+            monkeypatch.setattr(Clock, "slowness", lambda _, now=slowness: now)
+            left.append(asked())
+
+    monkeypatch.setattr(Background, "watch", watch)
+    monkeypatch.setattr(run, "writing_seconds", lambda *_: 3.0)
+    optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[NEGATION], budget=20)
+    assert left[0] - left[1] == pytest.approx(3.15, abs=0.5)
+
+
+def test_loading_takes_what_first_sessions_of_processes_do_and_others() -> None:
+    assert loading_seconds(2.0, 0.5, 0.1) == pytest.approx(3 * 2.0 + 4 * 0.5 + 2 * 0.1)
+
+
+@pytest.mark.parametrize("opening", [0.01, 5.0])
+def test_what_the_result_takes_to_load_is_foreseen_from_its_first_session(
+    opening: float, source: Path, monkeypatch: pytest.MonkeyPatch, timing: dict[str, Any]
+) -> None:
+    with workbench(source, [NEGATION], deterministic=False) as bench:
+        proposals = proposals_of(bench)
+        checker, quarantine = checker_of(bench, proposals)
+        judge = Judge(bench, quarantine)
+        judge._ran(1.0, 0.5, False)
+        assert bench.clock.needed("load") == loading_seconds(1.0, 1.0, 0.5)
+        proposal = next(iter(proposals))
+        opened = checker.check(proposal)
+        assert opened is not None
+        monkeypatch.setattr(type(checker), "check", lambda *_: type(opened)(opened.trial, opened.session, opening))
+        judge._timed(checker, checker._acceptance, proposal)
+        assert bench.clock.needed("load") == loading_seconds(max(1.0, opening), max(1.0, opening), 0.5)
+
+
+@pytest.mark.parametrize("room, asked", [(1.0, True), (-0.5, False)])
+def test_loading_that_does_not_fit_is_left_out_and_said(
+    room: float, asked: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timing: dict[str, Any]
+) -> None:
+    """What it would take, starting its process and ending this one included; it is given the time until then and no more."""
+    given: list[float] = []
+    plain: Callable[..., float] = Clock.room
+
+    def rooms(clock: Clock, *steps: str) -> float:
+        return {("start", "load", "end"): room, ("end",): 1.75}.get(steps, plain(clock, *steps))
+
+    def measured(models: dict[Path, ModelFootprint], provider: str, feed: Any, folder: Path, seconds: float) -> Any:
+        given.append(seconds)
+        return [ModelFootprint(1, 2.0), ModelFootprint(1, 3.0)]
+
+    monkeypatch.setattr(Clock, "room", rooms)
+    monkeypatch.setattr(writing, "measured", measured)
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[NEGATION], budget=20)
+    assert outcome.improved and given == [1.75] * asked
+    assert any("left no time to measure how long" in note for note in outcome.file_notes) is not asked
+
+
+def test_loading_that_the_budget_ended_is_said(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timing: dict[str, Any]
+) -> None:
+    plain: Callable[..., float] = Clock.room
+    over: list[int] = []
+
+    def rooms(clock: Clock, *steps: str) -> float:
+        return {("start", "load", "end"): 1.0, ("end",): -0.1 if over else 1.0}.get(steps, plain(clock, *steps))
+
+    def ended(*_: Any, **__: Any) -> bytes:
+        over.append(1)
+        raise footprint.LimitExceeded("took more than 1 s")
+
+    monkeypatch.setattr(Clock, "room", rooms)
+    monkeypatch.setattr(footprint, "run_limited", ended)
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[NEGATION], budget=20)
+    assert over and outcome.after is not None and outcome.after.load is None
+    assert any("left no time to measure how long" in note for note in outcome.file_notes)
