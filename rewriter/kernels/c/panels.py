@@ -2,10 +2,10 @@
 
 A product of a block graph whose right operand is a constant matrix, as it is stored, reads it from panels
 (:mod:`rewriter.kernels.c.tiles`): a step of the contracted axis is two vectors that lie together, where rows of the matrix would
-be pages apart. The left tile is copied to the stack some register tiles of rows and a slab at a time, and a slab of a panel stays in
-the first cache while these pass; meanwhile the one that comes next is asked for, a share with each register tile. The text holds
-for every instruction set: the compiler chooses the tiles and the width of a panel. Where a schedule takes numbers in parts and the
-processor has tiles for it, it chooses those (:mod:`rewriter.kernels.c.parts`), else floats.
+be pages apart. The left tile is copied to the stack some register tiles of rows and a slab at a time, and a slab of a panel stays
+in the first cache while these pass; meanwhile the one that comes next is asked for, a share with each register tile. The text
+holds for every instruction set: the compiler chooses the tiles and the width of a panel. Where a schedule takes numbers in parts
+and the processor has tiles for it, it chooses those (:mod:`rewriter.kernels.c.parts`), else floats.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ static void panel_add(float *c, int64_t c_m, const float *a, int64_t a_m, int64_
                     : step + from + steps < whole ? panels + (from + steps) * PANEL : packed + (column + columns) * whole;
                 for (int64_t group = 0; group < groups; ++group) {
                     const int64_t start = group * high / groups, count = (group + 1) * high / groups - start;
-                    const float *const tile = left + start * PANEL_STRIDE, *const share = next + group * PANEL_SLAB / groups * PANEL;
+                    const float *const tile = left + start * PANEL_STRIDE;
+                    const float *const share = next + group * PANEL_SLAB / groups * PANEL;
                     float *const to = c + (top + start) * c_m + n;
                     if (width == PANEL) floats_tiles[count](tile, panel, to, c_m, steps, 1, share);
                     else {
