@@ -42,6 +42,8 @@ _OF_TWO_PARTS = 5e-6
 """More than the relative error (L2) of a product of normal numbers that has two parts of each: 4.5e-6."""
 _TRIALS = 6
 """Schedules of a kernel that are timed at most."""
+_OF_PRODUCTS = 3
+"""Of a product of floats with stored weights: tiles make a few per cent of it, and a trial moves weights many times."""
 _IN_ALL_PARTS = 2
 """Those of them, the most promising, that are timed with numbers in any parts; the others in the fewest that are allowed."""
 _SPEEDUPS = {1: 1.1, MOST_PARTS: 1.3, MOST_PARTS - 1: 2.0}
@@ -114,11 +116,10 @@ class CpuKernels(CustomKernels):
         here = levels_here()
         if not most or not self._can_time or not here:
             return []
-        chosen = [
-            tried
-            for at, schedules in enumerate(self._schedules(kernel, min(most, _TRIALS)))
-            for tried in self._in_parts(self._with_constants(Scheduled.one(kernel, *schedules)), at >= _IN_ALL_PARTS)
-        ]
+        whole = [self._with_constants(Scheduled.one(kernel, *s)) for s in self._schedules(kernel, min(most, _TRIALS))]
+        if _TILES not in here and whole[0].packs_weights:
+            del whole[_OF_PRODUCTS:]
+        chosen = [tried for at, one in enumerate(whole) for tried in self._in_parts(one, at >= _IN_ALL_PARTS)]
 
         def compiled(tried: Scheduled) -> CpuTrial | str:
             best = next(level for level in _levels(tried) if level in here)

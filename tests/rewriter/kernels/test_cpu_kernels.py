@@ -312,6 +312,21 @@ def test_without_tiles_products_are_taken_to_be_a_little_faster_where_vectors_ar
     assert kernels.speedup == speedup
 
 
+def test_fewer_schedules_of_a_product_of_floats_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With weights of its own; the same kernel whose weights are inputs has no panels and more to try."""
+    monkeypatch.setattr(custom_cpu, "levels_here", lambda: V3)
+    counts = []
+    for stored in (True, False):
+        weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if stored and name != "x"}
+        _, graph = with_kernel(PRODUCT, weights=weights)
+        store = ProfileStore(None, "a processor | cpu")
+        kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
+        assert kernels.tune(graph, math.inf) and not kernels.notes
+        counts.append(len(recall_all(store, PRODUCT, {"m": 37})))
+        kernels.close()
+    assert counts[0] == 3 < counts[1]
+
+
 def test_nothing_is_compiled_while_a_kernel_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compilers would take the cores on which it is timed."""
     kernels = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path)
