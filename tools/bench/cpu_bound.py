@@ -37,6 +37,8 @@ __all__ = ["Spent", "fastest_products", "spent_by"]
 
 _PRODUCTS, _CONVOLUTIONS = frozenset({"MatMul", "FusedMatMul", "Gemm"}), frozenset({"Conv", "FusedConv", "NhwcConv"})
 
+_ONES = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+
 
 @dataclass(frozen=True, slots=True)
 class Spent:
@@ -96,8 +98,11 @@ def _value(model: Path, value: onnxruntime.NodeArg) -> np.ndarray:
     if not all(isinstance(size, int) for size in value.shape):
         raise click.ClickException(f"{model}: input {value.name} has no size but {value.shape}; write numbers into the model")
     if value.type == "tensor(float)":
-        return np.random.default_rng(0).standard_normal(value.shape, np.float32)
-    return np.ones(value.shape, {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}[value.type])
+        normal: np.ndarray = np.random.default_rng(0).standard_normal(value.shape, np.float32)
+        return normal
+    if value.type not in _ONES:
+        raise click.ClickException(f"{model}: input {value.name} is a {value.type}, none of tensor(float) and {', '.join(_ONES)}")
+    return np.ones(value.shape, _ONES[value.type])
 
 
 def _operations(about: Mapping[str, Any]) -> float:
@@ -105,7 +110,7 @@ def _operations(about: Mapping[str, Any]) -> float:
     if about["op_name"] not in _PRODUCTS:
         return 0.0
     left, result = (next(iter(about[f"{side}_type_shape"][0].values())) for side in ("input", "output"))
-    return 2.0 * math.prod(left) * result[-1]
+    return 2.0 * math.prod(left) * int(result[-1])
 
 
 def fastest_products(level: Level) -> float:

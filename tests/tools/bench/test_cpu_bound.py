@@ -16,9 +16,9 @@ from rewriter.kernels.c.compile import level_of_processor
 from tools.bench import cpu_bound
 
 
-def written(folder: Path, rows: str = "5") -> Path:
+def written(folder: Path, rows: str = "5", integers: str = "int64") -> Path:
     model = parse_model(f"""<ir_version: 10, opset_import: ["" : 20]>
-        g (float[2,{rows},8] x, int64[1] i) => (float[2,{rows},{rows}] y) {{
+        g (float[2,{rows},8] x, {integers}[1] i) => (float[2,{rows},{rows}] y) {{
             p = MatMul(x, w) t = Transpose<perm = [0, 2, 1]>(x) s = MatMul(p, t)
             e = Erf(s) c = Cast<to = 1>(i) y = Add(e, c) }}""")
     model.graph.initializer.append(numpy_helper.from_array(np.ones((8, 8), np.float32), "w"))
@@ -49,3 +49,5 @@ def test_the_table_is_printed_and_sizes_are_asked_for(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "peak:" in done.output
     with pytest.raises(click.ClickException, match="input x has no size"):
         cpu_bound.spent_by(written(tmp_path, "n"), 1, 1)
+    with pytest.raises(click.ClickException, match=r"input i is a tensor\(uint8\)"):
+        cpu_bound.spent_by(written(tmp_path, integers="uint8"), 1, 1)
