@@ -82,7 +82,7 @@ def spent_by(model: Path, threads: int, runs: int) -> Spent:
         for _ in range(runs):
             session.run(None, feed)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    times, kinds = defaultdict[str, list[float]](list), dict[str, tuple[str, float]]()
+    times, kinds = defaultdict[str, list[float]](list), dict[str, tuple[str, int]]()
     for event in events:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
             times[event["args"]["node_index"]].append(event["dur"])
@@ -105,12 +105,13 @@ def _value(model: Path, value: onnxruntime.NodeArg) -> np.ndarray:
     return np.ones(value.shape, _ONES[value.type])
 
 
-def _operations(about: Mapping[str, Any]) -> float:
+def _operations(about: Mapping[str, Any]) -> int:
     """Of a product of matrices: its weights are not told once they are packed."""
     if about["op_name"] not in _PRODUCTS:
-        return 0.0
+        return 0
     left, result = (next(iter(about[f"{side}_type_shape"][0].values())) for side in ("input", "output"))
-    return 2.0 * math.prod(left) * int(result[-1])
+    operations: int = 2 * math.prod(left) * result[-1]
+    return operations
 
 
 def fastest_products(level: Level) -> float:
