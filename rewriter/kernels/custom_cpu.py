@@ -42,10 +42,15 @@ _OF_TWO_PARTS = 5e-6
 """More than the relative error (L2) of a product of normal numbers that has two parts of each: 4.5e-6."""
 _TRIALS = 6
 """Schedules of a kernel that are timed at most."""
+_OF_PRODUCTS = 3
+"""Of a product of floats with stored weights: tiles make a few per cent of it, and a trial moves weights many times."""
 _IN_ALL_PARTS = 2
 """Those of them, the most promising, that are timed with numbers in any parts; the others in the fewest that are allowed."""
-_SPEEDUPS = {MOST_PARTS: 1.3, MOST_PARTS - 1: 2.0}
-"""Of products with so many parts over onnxruntime's products of floats, about (docs/kernels_cpu.md)."""
+_SPEEDUPS = {1: 1.1, MOST_PARTS: 1.3, MOST_PARTS - 1: 2.0}
+"""Of products with so many parts over onnxruntime's products of floats, about (docs/kernels_cpu.md): of floats what the best do,
+since at the same speed a product with what follows it saves nothing and none would be timed."""
+_QUICK = LEVELS["x86-64-v4"]
+"""From which on products of floats are that fast."""
 
 
 def parts_for(precision: float) -> tuple[int, ...]:
@@ -89,9 +94,11 @@ class CpuKernels(CustomKernels):
 
     @property
     def speedup(self) -> float:  # type: ignore[override]
-        """Of products over the runtime's, before any was timed: more than 1 where the processor has tiles for their parts."""
-        has_tiles = self._can_time and _TILES in levels_here()
-        return max(_SPEEDUPS.get(parts, 1.0) for parts in self.parts) if has_tiles else 1.0
+        """Of products over the runtime's, before any was timed: more than 1 where the processor has wide vectors or tiles."""
+        here = levels_here() if self._can_time else ()
+        if _TILES in here:
+            return max(_SPEEDUPS[parts] for parts in self.parts)
+        return _SPEEDUPS[1] if _QUICK in here else 1.0
 
     def warm(self) -> None:
         """Starts the process that times, where kernels are going to be timed."""
@@ -109,11 +116,10 @@ class CpuKernels(CustomKernels):
         here = levels_here()
         if not most or not self._can_time or not here:
             return []
-        chosen = [
-            tried
-            for at, schedules in enumerate(self._schedules(kernel, min(most, _TRIALS)))
-            for tried in self._in_parts(self._with_constants(Scheduled.one(kernel, *schedules)), at >= _IN_ALL_PARTS)
-        ]
+        whole = [self._with_constants(Scheduled.one(kernel, *s)) for s in self._schedules(kernel, min(most, _TRIALS))]
+        if _TILES not in here and whole[0].packs_weights:
+            del whole[_OF_PRODUCTS:]
+        chosen = [tried for at, one in enumerate(whole) for tried in self._in_parts(one, at >= _IN_ALL_PARTS)]
 
         def compiled(tried: Scheduled) -> CpuTrial | str:
             best = next(level for level in _levels(tried) if level in here)

@@ -18,7 +18,7 @@ _MATRIX_EMULATED = """static _Thread_local union { uint32_t words[16][16]; float
 #define TILE_LOAD(tile, from, bytes) tile_load(tile, (const char *)(from), bytes)
 #define TILE_STORE(tile, to, bytes) tile_store(tile, (char *)(to), bytes)
 #define TILE_PAIRS(sums, left, right) tile_pairs(sums, left, right)
-static int tiles_configured;
+static _Thread_local int tiles_configured;
 static void tiles_begin(void) { tiles_configured = 1; }
 static void tiles_end(void) { tiles_configured = 0; }
 static void tile_load(int tile, const char *from, int64_t bytes) {

@@ -26,7 +26,8 @@ _WORTH_BYTES = 32 << 10
 """What has to be moved for the way to another thread, a microsecond or two, to be worth while."""
 _LONG, _ROWS, _LOOP = (64, 256, 1024), (1, 4, 16), (32, 128, 512)
 """Tiles along the memory of an output, beside it and along the loop."""
-_SUM_BYTES = 256 << 10
+_SUM_BYTES = 720 << 10
+"""Of the tiles of a sum of products: most of a second cache of 1 MiB, from which panels of weights come to many rows."""
 _SUM_LONG, _SUM_ROWS, _SUM_LOOP = (64, 256), (16, 64, 128), (128, 512)
 """The same of sums of products: what is loaded serves as many rows as a second cache has room for."""
 _PRODUCT_ROWS = (4, 16, 64)
@@ -84,8 +85,11 @@ def _of_block(block: Block, sizes: Mapping[str, int], threads: int) -> list[Sche
     made = [Schedule(tuple(zip(capped, tiles, strict=True)), warps=1, stages=1) for tiles in itertools.product(*capped.values())]
 
     def octaves(schedule: Schedule) -> float:
-        """How far tiles are from the room that there is, and the time from that of threads that are never idle."""
-        return abs(math.log2(_bytes(block, schedule, known) / room)) - math.log2(_busy(block, schedule, known, threads))
+        """How far tiles are from the room that there is, and twice as much the time from that of threads that are never idle.
+
+        Half the room costs a few per cent; half of the threads idle cost half of the time.
+        """
+        return abs(math.log2(_bytes(block, schedule, known) / room)) - 2 * math.log2(_busy(block, schedule, known, threads))
 
     return sorted(made, key=octaves)
 

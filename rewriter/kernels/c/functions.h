@@ -32,14 +32,11 @@ static inline float f32_smallest(int32_t most, uint32_t above, uint32_t below) {
 
 static inline float f32_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
 
-/* exp(x) = 2^n exp(r) with |r| <= log(2)/2; 1.1 units. n is what adding 1.5 2^23 leaves in the last bits. 2^n is two factors, whose
- * biased exponents add up to n + 254, so that denormal results are rounded once and 2^128 is none. */
-static inline float f32_exp(float x) {
-    float within = 100.0f < x ? 100.0f : x;
-    within = -110.0f > within ? -110.0f : within;
-    float shifted = f32_fma(within, 1.44269504f, 0x1.8p23f + 254.0f);
-    float n = shifted - (0x1.8p23f + 254.0f);
-    float r = f32_fma(n, -0.693359375f, within);
+/* exp(x) = 2^n exp(r) with |r| <= log(2)/2, of which this is exp(r); 1.1 units. n + bias is what adding 1.5 2^23 to it leaves in the
+ * last bits. */
+static inline float f32_exp_rest(float x, float shifted, float bias) {
+    float n = shifted - (0x1.8p23f + bias);
+    float r = f32_fma(n, -0.693359375f, x);
     r = f32_fma(n, 2.12194440e-4f, r);
     float p = 0.0013926387f;
     p = f32_fma(p, r, 0.008363342f);
@@ -47,9 +44,23 @@ static inline float f32_exp(float x) {
     p = f32_fma(p, r, 0.16666576f);
     p = f32_fma(p, r, 0.5f);
     p = f32_fma(p, r, 1.0f);
-    p = f32_fma(p, r, 1.0f);
+    return f32_fma(p, r, 1.0f);
+}
+
+/* 2^n is two factors, whose biased exponents add up to n + 254, so that denormal results are rounded once and 2^128 is none. */
+static inline float f32_exp(float x) {
+    float within = 100.0f < x ? 100.0f : x;
+    within = -110.0f > within ? -110.0f : within;
+    float shifted = f32_fma(within, 1.44269504f, 0x1.8p23f + 254.0f);
+    float p = f32_exp_rest(within, shifted, 254.0f);
     int32_t whole = f32_bits(shifted) << 23, half = f32_bits(shifted) << 22 & 0x7f800000;
     return p * f32_of_bits(half) * f32_of_bits(whole - half);
+}
+
+/* The same of numbers from -80 to 80, where 2^n is a normal number. */
+static inline float f32_exp_normal(float x) {
+    float shifted = f32_fma(x, 1.44269504f, 0x1.8p23f + 127.0f);
+    return f32_exp_rest(x, shifted, 127.0f) * f32_of_bits(f32_bits(shifted) << 23);
 }
 
 /* log(x) = k log(2) + log(1 + f) with sqrt(1/2) <= 1 + f < sqrt(2); 1 unit. */
@@ -104,7 +115,7 @@ static inline float f32_erf(float x) {
     q = f32_fma(q, u, -0.63182604f);
     q = f32_fma(q, u, -1.1302334f);
     q = f32_fma(q, u, 0.00032013806f);
-    float far = copysignf(1.0f - f32_exp(q), x);
+    float far = copysignf(1.0f - f32_exp_normal(q), x);
     return t > 1.0f ? far : near;
 }
 
@@ -117,7 +128,8 @@ static inline float f32_tanh(float x) {
     p = f32_fma(p, s, 0.13332915f);
     p = f32_fma(p, s, -0.3333333f);
     float near = f32_fma(p * s, x, x);
-    float far = copysignf(1.0f - 2.0f / (f32_exp(2.0f * t) + 1.0f), x);
+    float u = t > 40.0f ? 40.0f : t;
+    float far = copysignf(1.0f - 2.0f / (f32_exp_normal(2.0f * u) + 1.0f), x);
     return t > 0.6f ? far : near;
 }
 

@@ -2,9 +2,10 @@
 
 A product of a block graph whose right operand is a constant matrix, as it is stored, reads it from panels
 (:mod:`rewriter.kernels.c.tiles`): a step of the contracted axis is two vectors that lie together, where rows of the matrix would
-be pages apart. The left tile is copied to the stack a register tile's rows and a slab at a time. The text holds for every
-instruction set: the compiler chooses the tiles and the width of a panel. Where a schedule takes numbers in parts and the
-processor has tiles for it, it chooses those (:mod:`rewriter.kernels.c.parts`), else floats.
+be pages apart. The left tile is copied to the stack some register tiles of rows and a slab at a time, and a slab of a panel stays
+in the first cache while these pass; meanwhile the one that comes next is asked for, a share with each register tile. The text
+holds for every instruction set: the compiler chooses the tiles and the width of a panel. Where a schedule takes numbers in parts
+and the processor has tiles for it, it chooses those (:mod:`rewriter.kernels.c.parts`), else floats.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ WIDEST_PANEL = _WIDE.columns
 """Columns of a panel on any processor divide this."""
 WIDEST_STEP = UNIT_NUMBERS
 """Steps along the contracted axis at which a tile may begin on any processor divide this."""
-PANELS_STACK = 4 * _WIDE.rows * (FLOATS.stride + WIDEST_PANEL)
+_LEFT_ROWS = 72
+"""Rows of a left tile that are on the stack at a time, at most: as many register tiles as make the way through a panel worth
+while."""
+PANELS_STACK = 4 * (_LEFT_ROWS * FLOATS.stride + _WIDE.rows * WIDEST_PANEL)
 """Bytes that a product has on the stack."""
 
 _ADD = """
@@ -44,23 +48,35 @@ _ADD = """
 static void panel_add(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *packed, int64_t whole,
                       int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
     const float *const panels = packed + column * whole + step * PANEL;
-    float left[PANEL_ROWS * PANEL_STRIDE] __attribute__((aligned(64))), sums[PANEL_ROWS * PANEL] __attribute__((aligned(64)));
-    const int64_t groups = (rows + PANEL_ROWS - 1) / PANEL_ROWS;
-    for (int64_t group = 0; group < groups; ++group) {
-        const int64_t start = group * rows / groups, count = (group + 1) * rows / groups - start;
+    float left[PANEL_LEFT * PANEL_STRIDE] __attribute__((aligned(64))), sums[PANEL_ROWS * PANEL] __attribute__((aligned(64)));
+    const int64_t heights = (rows + PANEL_LEFT - 1) / PANEL_LEFT;
+    for (int64_t height = 0; height < heights; ++height) {
+        const int64_t top = height * rows / heights, high = (height + 1) * rows / heights - top;
+        const int64_t groups = (high + PANEL_ROWS - 1) / PANEL_ROWS;
         for (int64_t from = 0; from < depth; from += PANEL_SLAB) {
             const int64_t steps = depth - from < PANEL_SLAB ? depth - from : PANEL_SLAB;
-            for (int64_t i = 0; i < count; ++i)
-                for (int64_t k = 0; k < steps; ++k) left[i * PANEL_STRIDE + k] = a[(start + i) * a_m + (from + k) * a_k];
+            const float *const here = a + top * a_m + from * a_k;
+            for (int64_t i = 0; i < high; ++i)
+                if (a_k == 1) __builtin_memcpy(left + i * PANEL_STRIDE, here + i * a_m, 4 * steps);
+                else
+                    for (int64_t k = 0; k < steps; ++k) left[i * PANEL_STRIDE + k] = here[i * a_m + k * a_k];
             for (int64_t n = 0; n < columns; n += PANEL) {
                 const int64_t width = columns - n < PANEL ? columns - n : PANEL;
-                floats_tiles[count](left, panels + n * whole + from * PANEL, sums, steps, 0);
-                for (int64_t i = 0; i < count; ++i) {
-                    float *const to = c + (start + i) * c_m + n;
-                    if (width == PANEL)
-                        for (int64_t j = 0; j < PANEL; ++j) to[j] += sums[i * PANEL + j];
-                    else
-                        for (int64_t j = 0; j < width; ++j) to[j] += sums[i * PANEL + j];
+                const float *const panel = panels + n * whole + from * PANEL;
+                /* the next panel, or below the first of this tile, or the first of the next tile */
+                const float *const next = n + PANEL < columns ? panel + PANEL * whole
+                    : step + from + steps < whole ? panels + (from + steps) * PANEL : packed + (column + columns) * whole;
+                for (int64_t group = 0; group < groups; ++group) {
+                    const int64_t start = group * high / groups, count = (group + 1) * high / groups - start;
+                    const float *const tile = left + start * PANEL_STRIDE;
+                    const float *const share = next + group * PANEL_SLAB / groups * PANEL;
+                    float *const to = c + (top + start) * c_m + n;
+                    if (width == PANEL) floats_tiles[count](tile, panel, to, c_m, steps, 1, share);
+                    else {
+                        floats_tiles[count](tile, panel, sums, PANEL, steps, 0, share);
+                        for (int64_t i = 0; i < count; ++i)
+                            for (int64_t j = 0; j < width; ++j) to[i * c_m + j] += sums[i * PANEL + j];
+                    }
                 }
             }
         }
@@ -110,7 +126,8 @@ def _packing_function(parts: int) -> str:
 
 
 def _tiles(target: TileTarget) -> str:
-    numbers = {"": target.columns, "_ROWS": target.rows, "_STRIDE": FLOATS.stride, "_SLAB": FLOATS.slab}
+    numbers = {"": target.columns, "_ROWS": target.rows, "_LEFT": _LEFT_ROWS // target.rows * target.rows}
+    numbers |= {"_STRIDE": FLOATS.stride, "_SLAB": FLOATS.slab}
     constants = ", ".join(f"PANEL{name} = {number}" for name, number in numbers.items())
     return f"enum {{ {constants} }};\n{vector_tiles(FLOATS, target)}"
 

@@ -153,7 +153,7 @@ static __attribute__((noinline)) void part_floats_$parts(const float *a, int64_t
             const int64_t count = rows - start < PANEL_ROWS ? rows - start : PANEL_ROWS;
             for (int64_t i = 0; i < count; ++i)
                 for (int64_t k = 0; k < steps; ++k) left[i * PANEL_STRIDE + k] = a[(start + i) * a_m + (from + k) * a_k];
-            floats_tiles[count](left, right, sums + start * PANEL, steps, from > 0);
+            floats_tiles[count](left, right, sums + start * PANEL, PANEL, steps, from > 0, right);
         }
     }
 }

@@ -267,7 +267,7 @@ void $name(void *const *arguments, const int64_t *grid, int64_t first, int64_t l
                         const uint32_t *const panel = words + (p * STEPS + slab * SLAB) * PANEL;
                         const uint32_t *const tile = left_tile + ((slab - slab_from) * rows + start) * LEFT_ROW;
                         int32_t *const to = sums + ((SUM_COLUMNS > PANEL ? p - first_panel : 0) * ROWS + start) * PANEL;
-                        bytes_tiles[count](tile, panel, to, steps, slab > 0);
+                        bytes_tiles[count](tile, panel, to, PANEL, steps, slab > 0, panel + steps * PANEL);
                         if (slab < SLABS - 1) continue;
                         const int64_t first_column = p * PANEL, width = smaller(PANEL, N - first_column);
                         for (int64_t i = 0; i < count; ++i) {

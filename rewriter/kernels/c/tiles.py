@@ -7,7 +7,7 @@ Manual, volume 2). So one writer serves them, and panels are packed in one way.
 
 * the left tile: rows a constant number of words apart, its parts a constant number of words apart within a row,
 * the right panel: steps of as many words as it has columns,
-* the sums: rows that lie a constant number of words apart.
+* the sums: rows that lie any number of words apart.
 
 A register tile adds up its slab from zero and is then added to the sums: over k terms the rounding error grows with the root of
 slab + k/slab, not of k (N. J. Higham, Accuracy and Stability of Numerical Algorithms, section 4.2: blocked summation).
@@ -129,6 +129,7 @@ def _tile_types(kind: WordKind, target: TileTarget) -> str:
     lines = [
         f"typedef {kind.word} {kind.name}_words __attribute__((vector_size({size}), may_alias));",
         f"typedef {kind.total} {kind.name}_total __attribute__((vector_size({size}), may_alias));",
+        f"typedef {kind.total} {kind.name}_sums __attribute__((vector_size({size}), may_alias, aligned(4)));",
     ]
     return "\n".join(lines) + "\n"
 
@@ -144,13 +145,15 @@ class PartPair:
 def vector_tiles(kind: WordKind, target: TileTarget) -> str:
     """Functions for register tiles of one row to the target's most, and a table of them, ``{kind}_tiles``, by the number of rows.
 
-    A function's arguments are the left tile, whose rows are the kind's stride apart, the right panel, the sums, the number of
-    steps, and whether the sums count or are written anew.
+    A function's arguments are the left tile, whose rows are the kind's stride apart, the right panel, the sums and the words from
+    one of their rows to the next, the number of steps, whether the sums count or are written anew, and a place in what is read
+    after this: a tile of many rows asks for a line of it with each step, so that panels come from memory beside the
+    multiplications.
     """
     texts = [_tile_types(kind, target)]
     texts += [_vector_tile(kind, target, rows) for rows in range(1, target.rows + 1)]
     names = ", ".join(f"{kind.name}_{rows}" for rows in range(1, target.rows + 1))
-    arguments = f"const {kind.word} *, const {kind.word} *, {kind.total} *, int64_t, int"
+    arguments = f"const {kind.word} *, const {kind.word} *, {kind.total} *, int64_t, int64_t, int, const {kind.word} *"
     texts.append(f"static void (*const {kind.name}_tiles[])({arguments}) = {{0, {names}}};\n")
     return "\n".join(texts)
 
@@ -164,6 +167,7 @@ def _vector_tile(kind: WordKind, target: TileTarget, rows: int) -> str:
     def steps(chain: int) -> list[str]:
         loads = [f"const {vector} r{j} = *(const {vector} *)(right + {(chain * columns + j) * lanes});" for j in range(columns)]
         ahead = [f"__builtin_prefetch(right + {((chain + _AHEAD) * columns + j) * lanes});" for j in range(columns)]
+        ahead.append("__builtin_prefetch(next + 16 * at, 0, 2);")
         lines = [" ".join(loads), *([" ".join(ahead)] if rows >= 8 else [])]
         for i in range(rows):
             products = " ".join(step.format(s=f"s{chain}_{i}_{j}", l="l", r=f"r{j}") for j in range(columns))
@@ -171,13 +175,13 @@ def _vector_tile(kind: WordKind, target: TileTarget, rows: int) -> str:
         return ["{", *lines, "}"]
 
     name = f"{kind.name}_{rows}"
-    arguments = f"const {kind.word} *restrict left, const {kind.word} *restrict right, {kind.total} *restrict sums, int64_t steps"
-    lines = [f"static __attribute__((noinline)) void {name}({arguments}, int add) {{"]
+    arguments = f"const {kind.word} *restrict left, const {kind.word} *restrict right, {kind.total} *restrict sums, int64_t apart"
+    lines = [f"static __attribute__((noinline)) void {name}({arguments}, int64_t steps, int add, const {kind.word} *next) {{"]
     for chain in range(chains):
         lines.append(f"{total} {', '.join(f's{chain}_{i}_{j} = {{0}}' for i, j in cells)};")
     lines += _loops(chains, columns * lanes, steps)
     for i, j in cells:
-        lines.append(f"{{ {total} *const to = ({total} *)(sums + {i * target.columns + j * lanes});")
+        lines.append(f"{{ {kind.name}_sums *const to = ({kind.name}_sums *)(sums + {i} * apart + {j * lanes});")
         value = " + ".join(f"s{chain}_{i}_{j}" for chain in range(chains))
         lines.append(f"const {total} sum = {value}; if (add) *to += sum; else *to = sum; }}")
     return "\n".join([*lines, "}", ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
@@ -300,9 +301,30 @@ def test_products_are_taken_to_be_faster_only_where_the_processor_has_tiles(tmp_
     assert CpuKernels(DEVICES["cpu"], store, {}, (), measures=False).speedup == 1.0, "nothing would tell that it is not so"
 
 
-def test_without_tiles_products_are_taken_to_be_as_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("best, speedup", [("x86-64-v3", 1.0), ("x86-64-v4", 1.1), ("x86-64-v4-bf16", 1.1)])
+def test_without_tiles_products_are_taken_to_be_a_little_faster_where_vectors_are_wide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, best: str, speedup: float
+) -> None:
+    """Else none would ever be timed: at the same speed a product with what follows it saves nothing."""
+    here = list(itertools.takewhile(lambda level: level.name != best, LEVELS.values()))
+    monkeypatch.setattr(custom_cpu, "levels_here", lambda: (LEVELS[best], *reversed(here)))
+    kernels = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path, parts_for(5e-6))
+    assert kernels.speedup == speedup
+
+
+def test_fewer_schedules_of_a_product_of_floats_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With weights of its own; the same kernel whose weights are inputs has no panels and more to try."""
     monkeypatch.setattr(custom_cpu, "levels_here", lambda: V3)
-    assert kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path).speedup == 1.0
+    counts = []
+    for stored in (True, False):
+        weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if stored and name != "x"}
+        _, graph = with_kernel(PRODUCT, weights=weights)
+        store = ProfileStore(None, "a processor | cpu")
+        kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
+        assert kernels.tune(graph, math.inf) and not kernels.notes
+        counts.append(len(recall_all(store, PRODUCT, {"m": 37})))
+        kernels.close()
+    assert counts[0] == 3 < counts[1]
 
 
 def test_nothing_is_compiled_while_a_kernel_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
