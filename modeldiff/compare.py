@@ -341,10 +341,12 @@ def _outputs(
             verdict = Equality.DIFFERENT
         elif _corresponds(pairing, value, other):
             verdict = heaviest([region.verdict for region in regions if upstream.intersection(region.after)])
-            if run is not None and not is_drawn and _is_far(pairing, value, other, run):
+            if verdict is Equality.DIFFERENT or run is None or is_drawn:
+                pass  # of equal operands, equal results: what follows a difference is none
+            elif _is_far(pairing, value, other, run):
                 verdict = heaviest([verdict, Equality.UNDECIDED])
                 problems.append(f"output {pairing.after.name(value)}: {_FAR_APART}")
-            elif run is not None and not is_drawn:
+            else:
                 far = [
                     probe.words
                     for probe, pair in list(zip(inputs.probes, pairs, strict=True))[pairing.before.usual :]

@@ -187,7 +187,7 @@ def _words(pairing: Pairing, node: Node | None, other: Node | None) -> str:
         if ours.maker(a) is None and theirs.maker(b) is None and None not in numbers:
             differences.append(f"operand {number} ('{ours.name(a)}') has other numbers: {_other_numbers(*numbers)}")
         else:
-            differences.append(f"operand {number} is '{ours.name(a)}', not '{theirs.name(b)}'")
+            differences.append(f"operand {number} is '{ours.name(ours.made(a))}', not '{theirs.name(theirs.made(b))}'")
     counts = len(ours.operands(node)), len(theirs.operands(other))
     if counts[0] != counts[1]:
         differences.append(f"{counts[0]} operands, not {counts[1]}")

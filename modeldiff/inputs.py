@@ -26,7 +26,7 @@ _OVERRIDING = 0x0E
 """Beside a seed, of the numbers that stand for defaults."""
 _OVERRIDES_FROM_IR = 4
 """The version of ONNX files from which on onnxruntime lets a caller feed what has a default."""
-_MOST = 1 << 24
+_MOST = 1 << 22
 """Elements of the largest value of a model at sizes beyond its constants."""
 
 

@@ -119,7 +119,7 @@ def run_first(
 
 
 def sizes_beyond(models: Sequence[Model], sizes: Mapping[str, Dim], most: int) -> list[list[Mapping[str, Dim]]]:
-    """For each dimension symbol sizes beyond the numbers that decide by place, the furthest first; the other symbols are small.
+    """For each dimension symbol sizes beyond the numbers that decide by place, the furthest first; the other symbols are 1.
 
     Where a tensor is cut at 512, or a mask compares places with that, nothing shows at 128. Such numbers are integers that a
     model reads, whole numbers that it compares with, and the lengths of stored tensors of which it reads a part.
@@ -129,13 +129,13 @@ def sizes_beyond(models: Sequence[Model], sizes: Mapping[str, Dim], most: int) -
         sizes: of the dimension symbols of the first one, as it is measured.
         most: elements of the largest value that a model may have there.
     """
-    _, small = _other_sizes(sizes)
+    least, _ = _other_sizes(sizes)
     found = []
     for name, size in sizes.items():
         numbers = {n for model in models for n in _deciding(model)}
         places = {n + more for n in numbers for more in (0, 1)}  # a model may have no room for more places than it stores
         beyond = sorted((n for n in places if isinstance(size, int) and n > size), reverse=True)
-        tried = [{**small, name: n} for n in beyond]
+        tried = [{**least, name: n} for n in beyond]
         found.append([chosen for chosen in tried if _largest(models[0], chosen) <= most][:_TRIED])
     return [alternatives for alternatives in found if alternatives]
 

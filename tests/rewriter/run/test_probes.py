@@ -132,9 +132,9 @@ def test_sizes_beyond_constants_are_those_that_decide_by_place() -> None:
     loaded = load(parse_model(model))
     sizes = {"N": 1, "M": 128}
     first, second = sizes_beyond([loaded], sizes, 1 << 24)
-    assert [chosen["M"] for chosen in second] == [901, 900, 501, 500] and all(chosen["N"] == 3 for chosen in second)
-    assert first[0] == {"N": 901, "M": 3} and {"N": 2001, "M": 3} not in first  # what is multiplied decides nothing by place
-    assert [chosen["M"] for chosen in sizes_beyond([loaded], sizes, 3 * 600 * 8)[1]] == [501, 500]
+    assert [chosen["M"] for chosen in second] == [901, 900, 501, 500] and all(chosen["N"] == 1 for chosen in second)
+    assert first[0] == {"N": 901, "M": 1} and {"N": 2001, "M": 1} not in first  # what is multiplied decides nothing by place
+    assert [chosen["M"] for chosen in sizes_beyond([loaded], sizes, 600 * 8)[1]] == [501, 500]
 
 
 def test_no_probe_is_of_sizes_into_which_a_window_does_not_fit(tmp_path: Path) -> None:
