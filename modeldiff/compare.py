@@ -147,13 +147,7 @@ def compare_models(
     claims = [*pairing.claims, *_output_claims(pairing)]
     deadline = Deadline()
     deadline.end_in(seconds)
-    proofs, judged = Proofs(pairing, deadline), list[tuple[EqualityClaim, Judged]]()
-    for number, claim in enumerate(claims, 1):
-        progress(f"proving {number} of {len(claims)}: '{sides[1].name(claim.after)}'")
-        known_of_it = proofs.judged(claim)
-        judged.append((claim, known_of_it))
-        by = "constants, computed" if known_of_it.rule is None else f"rule {known_of_it.rule.id}"
-        _LOGGER.info("%s: %s", sides[1].name(claim.after), by if known_of_it.is_proved else f"tested; {known_of_it.why_not}")
+    judged = _judged(claims, Proofs(pairing, deadline), progress)
     deadline.end()
     differences = [explained(pairing, after, before) for after, before in pairing.pins.items()]
     differences += other_defaults(pairing)
@@ -161,6 +155,22 @@ def compare_models(
     told("running the second model in onnxruntime")
     outputs, problems = _outputs(models[1], pairing, inputs, regions)
     return ModelComparison(regions, outputs, pairing, inputs, (*inputs.notes, *problems))
+
+
+def _judged(
+    claims: Sequence[EqualityClaim], proofs: Proofs, progress: Callable[[str], None]
+) -> list[tuple[EqualityClaim, Judged]]:
+    """The claims as they are judged; those that are not proved once more, where more came to be known of weights meanwhile."""
+    judged, name = dict[int, Judged](), proofs.pairing.after.name
+    seen = -1
+    while seen < proofs.origins and (open_ := [n for n in range(len(claims)) if n not in judged or not judged[n].is_proved]):
+        seen = proofs.origins
+        for number in open_:
+            progress(f"proving {number + 1} of {len(claims)}: '{name(claims[number].after)}'")
+            known = judged[number] = proofs.judged(claims[number])
+            by = "constants, computed" if known.rule is None else f"rule {known.rule.id}"
+            _LOGGER.info("%s: %s", name(claims[number].after), by if known.is_proved else f"tested; {known.why_not}")
+    return [(claim, judged[number]) for number, claim in enumerate(claims)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +298,7 @@ def _regions(
         reasons = tuple(f"{after.label(node)}: {pairing.unknown[node]}" for node in second if node in pairing.unknown)
         if not all(known.is_proved for _, known in claims):
             reasons += tuple(dict.fromkeys(pairing.untaken(first, second)))
+            reasons += tuple(reason for claim, known in claims if not known.is_proved for reason in pairing.other_weights(claim))
         yield DiffRegion(_verdict(second, claims, found, reasons), tuple(first), tuple(second), claims, found, reasons)
     yield from alone
 

@@ -158,6 +158,19 @@ class Pairing:
                     which = "else" if taken == {True} else "then"
                     yield f"{side.label(node)}: no input takes its {which}_branch"
 
+    def other_weights(self, claim: EqualityClaim) -> Iterator[str]:
+        """Stored operands in which two nodes differ that are one node else: that none of the inputs shows it is by chance, as
+        where a channel is never positive."""
+        node, other = self.after.maker(claim.after), self.before.maker(claim.before)
+        if node is None or other is None or not self.is_like(node, other):
+            return
+        pairs = list(zip(self.after.operands(node), self.before.operands(other), strict=False))
+        unequal = [(a, b) for a, b in pairs if self.pair_of(a) != self.stands_for(b)]
+        stored = [(self.after.tables.constants.get(self.after.made(a)), self.before.tables.constants.get(b)) for a, b in unequal]
+        if all(ours is not None and theirs is not None and ours.type == theirs.type for ours, theirs in stored):
+            for a, _ in unequal:
+                yield f"{self.after.label(node)}: '{self.after.name(a)}' has other numbers, which shows on no input"
+
     # The model before
 
     def stands_for(self, value: int) -> int:

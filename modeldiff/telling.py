@@ -69,7 +69,7 @@ def region_lines(comparison: ModelComparison, region: DiffRegion) -> list[str]:
     """What is known of a region, line by line."""
     lines = [_difference(comparison, difference) for difference in region.differences]
     lines += [line for claim, known in region.claims for line in _claim_lines(comparison, claim, known)]
-    lines += [f"cannot be evaluated: {reason}" for reason in region.reasons]
+    lines += [f"undecided: {reason}" for reason in region.reasons]
     if not lines and not region.after:
         lines.append("computed there twice, or read by no node that is left")
     return lines or ["what it computes has no counterpart that could be told"]
