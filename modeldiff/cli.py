@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from modeldiff.compare import Equality, ModelComparison, compare_models
-from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence
+from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence, tested_on
 from mugraph.console import result_console, run_click
 from mugraph.onnx.parse import files_of
 from rewriter.cli.progress import log_to, watched
@@ -93,7 +93,7 @@ def _print(comparison: ModelComparison, console: Console) -> None:
     for output in comparison.outputs:
         if output.run is not None:
             console.print(f"[dim]output {escape(output.name)}: {output.run.relative_l2:.1e} apart in onnxruntime[/]")
-    for note in comparison.notes:
+    for note in filter(None, (tested_on(comparison), *comparison.notes)):
         console.print(f"[dim]note: {escape(note)}[/]")
     console.print(f"[{_COLOURS[comparison.verdict]}]{escape(sentence(comparison))}[/]")
 

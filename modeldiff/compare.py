@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
-import numpy as np
 
 from modeldiff.faults import ModelDifference, explained, other_defaults, suspects
+from modeldiff.inputs import SEEDS, CommonInputs, common_inputs, fed_to
 from modeldiff.pairing import EqualityClaim, Numbers, Pairing
 from modeldiff.proofs import Judged, Proofs
-from modeldiff.sides import ComparedModel, common_feeds
+from modeldiff.sides import ComparedModel
 from mugraph.deadline import Deadline
 from mugraph.graph import Node
 from mugraph.onnx import Model, load
@@ -23,10 +24,8 @@ from rewriter.reference import Error, InputError, compare, worst
 from rewriter.run.accept import FLOORS
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["SEEDS", "ComparedOutput", "DiffRegion", "Equality", "ModelComparison", "compare_models"]
+__all__ = ["ComparedOutput", "DiffRegion", "Equality", "ModelComparison", "compare_models"]
 
-SEEDS = (1, 2)
-"""Of the random inputs on which two models are compared."""
 _LOGGER = logging.getLogger(__name__)
 _MOST = 32
 """Differences that are looked for."""
@@ -69,7 +68,8 @@ class ComparedOutput:
     """An output of both models.
 
     Attributes:
-        run: the distance between what onnxruntime gives for the two, each in its own types; ``None`` where it does not run both.
+        run: the distance between what onnxruntime gives for the two on the usual inputs, each in its own types; ``None`` where
+            it does not run both.
     """
 
     name: str
@@ -85,14 +85,14 @@ class ModelComparison:
         regions: in the order of the nodes after the change.
         outputs: of the models.
         pairing: what corresponds.
-        feeds: the inputs on which they were compared.
+        inputs: on which they were compared.
         notes: what the user should know.
     """
 
     regions: tuple[DiffRegion, ...]
     outputs: tuple[ComparedOutput, ...]
     pairing: Pairing
-    feeds: Sequence[Mapping[str, np.ndarray]]
+    inputs: CommonInputs
     notes: tuple[str, ...] = ()
 
     @property
@@ -136,30 +136,61 @@ def compare_models(
     if len(models[0].graph.outputs) != len(models[1].graph.outputs):
         first, second = (len(model.graph.outputs) for model in models)
         raise InputError(f"{after} has {second} outputs, and {before} has {first}: nothing can be compared")
-    feeds, assumed = common_feeds(*models, shapes or {}, SEEDS)
-    sides = [ComparedModel(model, [{n: feed[n] for n in model.inputs} for feed in feeds]) for model in models]
+    told("running the first model in onnxruntime")
+    inputs = common_inputs(*models, shapes or {})
     told("evaluating the first model in float64")
-    known = Numbers(sides[0])
+    first = _evaluable(models[0], inputs)
+    known, inputs = first.numbers, first.inputs
+    sides = first.side, _side(models[1], inputs)
     told("pairing nodes")
     pairing = _paired(sides[0], sides[1], known, tolerance, told)
     claims = [*pairing.claims, *_output_claims(pairing)]
     deadline = Deadline()
     deadline.end_in(seconds)
-    proofs, judged = Proofs(pairing, deadline), list[tuple[EqualityClaim, Judged]]()
-    for number, claim in enumerate(claims, 1):
-        progress(f"proving {number} of {len(claims)}: '{sides[1].name(claim.after)}'")
-        known_of_it = proofs.judged(claim)
-        judged.append((claim, known_of_it))
-        by = "constants, computed" if known_of_it.rule is None else f"rule {known_of_it.rule.id}"
-        _LOGGER.info("%s: %s", sides[1].name(claim.after), by if known_of_it.is_proved else f"tested; {known_of_it.why_not}")
+    judged = _judged(claims, Proofs(pairing, deadline), progress)
     deadline.end()
     differences = [explained(pairing, after, before) for after, before in pairing.pins.items()]
     differences += other_defaults(pairing)
     regions = tuple(_regions(pairing, judged, differences))
-    told("running both models in onnxruntime")
-    outputs, problem = _outputs(models, pairing, feeds, regions)
-    notes = [f"compared with {', '.join(assumed)}; set sizes with --input NAME=..."] if assumed else []
-    return ModelComparison(regions, outputs, pairing, feeds, (*notes, *problem))
+    told("running the second model in onnxruntime")
+    outputs, problems = _outputs(models[1], pairing, inputs, regions)
+    return ModelComparison(regions, outputs, pairing, inputs, (*inputs.notes, *problems))
+
+
+def _judged(
+    claims: Sequence[EqualityClaim], proofs: Proofs, progress: Callable[[str], None]
+) -> list[tuple[EqualityClaim, Judged]]:
+    """The claims as they are judged; those that are not proved once more, where more came to be known of weights meanwhile."""
+    judged, name = dict[int, Judged](), proofs.pairing.after.name
+    seen = -1
+    while seen < proofs.origins and (open_ := [n for n in range(len(claims)) if n not in judged or not judged[n].is_proved]):
+        seen = proofs.origins
+        for number in open_:
+            progress(f"proving {number + 1} of {len(claims)}: '{name(claims[number].after)}'")
+            known = judged[number] = proofs.judged(claims[number])
+            by = "constants, computed" if known.rule is None else f"rule {known.rule.id}"
+            _LOGGER.info("%s: %s", name(claims[number].after), by if known.is_proved else f"tested; {known.why_not}")
+    return [(claim, judged[number]) for number, claim in enumerate(claims)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Evaluated:
+    """The model before, with its numbers on the inputs on which it can be evaluated."""
+
+    side: ComparedModel
+    numbers: Numbers
+    inputs: CommonInputs
+
+
+def _side(model: Model, inputs: CommonInputs) -> ComparedModel:
+    return ComparedModel(model, [fed_to(model, probe) for probe in inputs.probes], len(SEEDS))
+
+
+def _evaluable(model: Model, inputs: CommonInputs) -> _Evaluated:
+    """Evaluates the model before on the usual inputs and on the probes on which all can be evaluated that can be on those."""
+    side = _side(model, inputs)
+    numbers = Numbers(side)
+    return _Evaluated(side, numbers, inputs) if not side.failed else _evaluable(model, inputs.without(side.failed))
 
 
 def _paired(
@@ -187,7 +218,7 @@ def _paired(
 def _unequal(pairing: Pairing) -> Iterator[tuple[int, int]]:
     """Outputs that are known to differ."""
     for value, other in _output_pairs(pairing):
-        if not _corresponds(pairing, value, other) and pairing.error(value, other) is not None:
+        if not _corresponds(pairing, value, other) and pairing.compared(value, other) is not None:
             yield value, other
 
 
@@ -201,8 +232,8 @@ def _corresponds(pairing: Pairing, value: int, other: int) -> bool:
     """Whether an output after the change is that before it."""
     if pairing.pair_of(value) == pairing.stands_for(other):
         return True
-    error = pairing.error(value, other)
-    return error is not None and pairing.is_equal(value, other, error)
+    known = pairing.compared(value, other)
+    return known is not None and known.is_equal
 
 
 def _output_claims(pairing: Pairing) -> Iterator[EqualityClaim]:
@@ -240,7 +271,8 @@ def _regions(
     ended: list[tuple[EqualityClaim, Judged] | ModelDifference] = [*judged, *differences]
     for item in ended:
         claim = item if isinstance(item, ModelDifference) else item[0]
-        makers = [n for n in (after.maker(claim.after), before.maker(claim.before)) if n is not None and n in graph]
+        sides = (after, claim.after), (before, claim.before)
+        makers = [n for side, value in sides if value is not None and (n := side.maker(value)) is not None and n in graph]
         if makers:
             graph.add_edge(makers[0], makers[-1])
             ends.setdefault(makers[0], []).append(item)
@@ -264,6 +296,9 @@ def _regions(
         claims = tuple(item for item in items if not isinstance(item, ModelDifference))
         found = tuple(item for item in items if isinstance(item, ModelDifference))
         reasons = tuple(f"{after.label(node)}: {pairing.unknown[node]}" for node in second if node in pairing.unknown)
+        if not all(known.is_proved for _, known in claims):
+            reasons += tuple(dict.fromkeys(pairing.untaken(first, second)))
+            reasons += tuple(reason for claim, known in claims if not known.is_proved for reason in pairing.other_weights(claim))
         yield DiffRegion(_verdict(second, claims, found, reasons), tuple(first), tuple(second), claims, found, reasons)
     yield from alone
 
@@ -283,43 +318,58 @@ def _verdict(
 
 
 def _outputs(
-    models: tuple[Model, Model],
-    pairing: Pairing,
-    feeds: Sequence[Mapping[str, np.ndarray]],
-    regions: Sequence[DiffRegion],
+    model: Model, pairing: Pairing, inputs: CommonInputs, regions: Sequence[DiffRegion]
 ) -> tuple[tuple[ComparedOutput, ...], list[str]]:
-    """The outputs; and why onnxruntime does not run the models, or which of its results belie that nothing differs."""
-    errors: list[Error] | None = None
-    problems: list[str] = []
+    """The outputs; and why onnxruntime does not run the model after, or which of its results belie that nothing differs."""
+    runs, problems = list[list[Any] | None](), list[str]()
+    refused: dict[str, RuntimeFailure] = {}
     try:
-        runs = []
-        for model in models:
-            session = new_session(model.path or model.weights.memory, spinning=False)
-            runs.append([session.run(None, {name: feed[name] for name in model.inputs}) for feed in feeds])
-        order = pairing.output_order()
-        errors = [
-            worst([compare(second[i], first[place]) for first, second in zip(*runs, strict=True)])
-            for i, place in enumerate(order)
-        ]
+        session = new_session(model.path or model.weights.memory, spinning=False)
+        for number, probe in enumerate(inputs.probes if inputs.outputs else ()):
+            try:
+                runs.append(session.run(None, fed_to(model, probe)))
+            except RuntimeFailure as problem:
+                if number < pairing.before.usual:
+                    raise
+                runs.append(None)
+                refused[probe.words] = problem
     except RuntimeFailure as problem:
-        problems.append(f"onnxruntime did not run both models: {problem}")
-    found = []
+        runs.clear()
+        problems.append(f"onnxruntime does not run the model after: {problem}")
+    if refused:
+        where, why = "; ".join(refused), next(iter(refused.values()))
+        problems.append(f"onnxruntime runs the model before on inputs {where}, and not the one after: {why}")
+    order, found = pairing.output_order(), []
     for number, (value, other) in enumerate(_output_pairs(pairing)):
-        run = None if errors is None else errors[number]
+        pairs = [
+            None if run is None else (first[order[number]], run[number]) for first, run in zip(inputs.outputs, runs, strict=False)
+        ]
+        usual = [compare(second, first) for first, second in filter(None, pairs[: pairing.before.usual])]
+        run = worst(usual) if usual else None
         upstream = _upstream(pairing.after, value)
         is_drawn = not upstream.isdisjoint(pairing.after.drawing)  # then two runs tell nothing
         if pairing.after.made(value) in pairing.pins:
             verdict = Equality.DIFFERENT
         elif _corresponds(pairing, value, other):
             verdict = heaviest([region.verdict for region in regions if upstream.intersection(region.after)])
-            if run is not None and not is_drawn and _is_far(pairing, value, other, run):
+            if verdict is Equality.DIFFERENT or run is None or is_drawn:
+                pass  # of equal operands, equal results: what follows a difference is none
+            elif _is_far(pairing, value, other, run):
                 verdict = heaviest([verdict, Equality.UNDECIDED])
                 problems.append(f"output {pairing.after.name(value)}: {_FAR_APART}")
+            else:
+                far = [
+                    probe.words
+                    for probe, pair in list(zip(inputs.probes, pairs, strict=True))[pairing.before.usual :]
+                    if pair is not None and _is_far(pairing, value, other, compare(pair[1], pair[0]))
+                ]
+                if far:
+                    problems.append(f"output {pairing.after.name(value)}: {_OTHERWISE.format('; '.join(far))}")
         elif run is not None and not is_drawn:
             verdict = Equality.TESTED if pairing.is_equal(value, other, run) else Equality.DIFFERENT
         else:
             verdict = Equality.UNDECIDED
-        found.append(ComparedOutput(pairing.after.name(value), verdict, run))
+        found.append(ComparedOutput(pairing.after.name(value), Equality.DIFFERENT if refused else verdict, run))
     return tuple(found), problems
 
 
@@ -334,6 +384,9 @@ def _is_far(pairing: Pairing, value: int, other: int, run: Error) -> bool:
 
 _ROUNDINGS = 100
 """How many times the distance that a rounding is allowed outputs of equal models may be apart in the runtime's own types."""
+_OTHERWISE = (
+    "in float64 both models give the same, and onnxruntime, on inputs {}, does not: there they overflow or round otherwise"
+)
 _FAR_APART = "nothing that differs was found, but onnxruntime's results are further apart than rounding explains"
 
 

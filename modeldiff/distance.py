@@ -11,7 +11,7 @@ from mugraph.terms.shape import DataType
 from rewriter.reference import INFINITE, Error, compare, worst
 from rewriter.run.accept import FLOORS
 
-__all__ = ["distance", "is_rounding", "is_within", "worst_distance"]
+__all__ = ["distance", "distances", "is_rounding", "is_within", "worst_distance"]
 
 
 _ROUNDINGS = 8
@@ -81,9 +81,18 @@ def is_rounding(actual: np.ndarray, wanted: np.ndarray, dtype: DataType) -> bool
     return bool((np.abs(a - w) <= _ROUNDINGS * (FLOORS.get(dtype, 0.0) * np.abs(w) + least)).all())
 
 
+def distances(actual: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[Error]:
+    """Of several pairs of tensors; pairs that are the same are compared once."""
+    known: dict[tuple[int, int], Error] = {}
+    for a, w in zip(actual, wanted, strict=True):
+        if (id(a), id(w)) not in known:
+            known[id(a), id(w)] = distance(a, w)
+    return [known[id(a), id(w)] for a, w in zip(actual, wanted, strict=True)]
+
+
 def worst_distance(actual: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> Error:
-    """Of several pairs of tensors."""
-    return worst([distance(a, w) for a, w in zip(actual, wanted, strict=True)])
+    """The worst of several pairs of tensors."""
+    return worst(distances(actual, wanted))
 
 
 def is_within(error: Error, limit: float) -> bool:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modeldiff.distance import distance
+from modeldiff.distance import distances
+from modeldiff.inputs import is_overridable
 from modeldiff.pairing import Pairing
 from modeldiff.sides import Arrays, ComparedModel
 from mugraph.graph import Node
@@ -16,6 +17,8 @@ from rewriter.reference.nodes import widen
 
 __all__ = ["ModelDifference", "Sample", "explained", "other_defaults", "suspects"]
 
+_TELLING = 1e-7
+"""Relative error from which on usual inputs show a difference."""
 _TRIALS = 8
 """Pairs of values of one name that are tried as the place of a difference."""
 
@@ -25,11 +28,9 @@ class Sample:
     """The entry in which two tensors differ most.
 
     Attributes:
-        feed: number of the inputs, from 0.
         index: of the entry.
     """
 
-    feed: int
     index: tuple[int, ...]
     before: float
     after: float
@@ -44,15 +45,17 @@ class ModelDifference:
     """What differs at a node.
 
     Attributes:
-        after, before: the values that should be equal.
+        after, before: the values that should be equal; ``None`` where a model has none.
         words: what is different about the nodes that compute them.
+        feed: number of the inputs on which they differ; ``None`` where it is told without any.
         sample: in numbers; ``None`` where one of the two cannot be computed, or their shapes differ.
     """
 
-    after: int
-    before: int
+    after: int | None
+    before: int | None
     words: str
-    sample: Sample | None
+    feed: int | None = None
+    sample: Sample | None = None
 
 
 def suspects(pairing: Pairing, after: int, before: int) -> Iterator[tuple[int, int]]:
@@ -131,28 +134,39 @@ def explained(pairing: Pairing, after: int, before: int) -> ModelDifference:
     """What is different where two values are taken to correspond."""
     ours, theirs = pairing.after, pairing.before
     node, other = ours.maker(after), theirs.maker(before)
-    sample = _sample(pairing.computed(after), pairing.numbers_before(before))
-    words = _words(pairing, node, other)
-    shapes = [None if arrays is None else arrays[0].shape for arrays in (pairing.numbers_before(before), pairing.computed(after))]
-    if None not in shapes and shapes[0] != shapes[1]:
-        words = f"{words}; the shape is {list(shapes[1] or ())}, not {list(shapes[0] or ())}"
-    return ModelDifference(after, before, words, sample)
+    arrays = pairing.computed(after), pairing.numbers_before(before)
+    words, feed = _words(pairing, node, other), _telling_feed(*arrays, ours.usual)
+    if feed is None or arrays[0] is None or arrays[1] is None:
+        return ModelDifference(after, before, words)
+    shapes = [list(array[feed].shape) for array in arrays if array is not None]
+    if shapes[0] != shapes[1]:
+        return ModelDifference(after, before, f"{words}; the shape is {shapes[0]}, not {shapes[1]}", feed)
+    return ModelDifference(after, before, words, feed, _sample(arrays[0][feed], arrays[1][feed]))
 
 
 def other_defaults(pairing: Pairing) -> Iterator[ModelDifference]:
-    """The inputs that need not be fed and are another number then, or are a number in one model alone."""
-    ours, theirs = pairing.after.model, pairing.before.model
-    for name in dict.fromkeys((*ours.defaults, *theirs.defaults)):
-        after, before = ours.values.get(name), theirs.values.get(name)
-        if after is None or before is None or after not in ours.graph.inputs or before not in theirs.graph.inputs:
+    """The inputs that need not be fed and are another number then, or that a caller may feed to one model alone."""
+    ours, theirs = pairing.after, pairing.before
+    for name in dict.fromkeys((*ours.model.defaults, *theirs.model.defaults)):
+        after, before = (side.model.values.get(name) for side in (ours, theirs))
+        fed = [value is not None and value in side.graph.inputs for side, value in ((ours, after), (theirs, before))]
+        if not all(fed):
+            side, value = (ours, after) if fed[0] else (theirs, before)
+            is_read = value is not None and (value in side.graph.users or value in side.graph.outputs)
+            if is_overridable(side.model, name) and is_read:
+                which = ("after", "before") if fed[0] else ("before", "after")
+                words = (
+                    f"a caller may feed '{name}' to the model {which[0]}, where it has a default, and not to the one {which[1]}"
+                )
+                yield ModelDifference(after, before, words)
             continue
-        if name not in ours.defaults or name not in theirs.defaults:
-            yield ModelDifference(after, before, f"input '{name}' may be left out of one model alone", None)
+        if name not in ours.model.defaults or name not in theirs.model.defaults:
+            yield ModelDifference(after, before, f"input '{name}' may be left out of one model alone")
             continue
-        arrays = [widen(model.defaults[name].load()) for model in (ours, theirs)]
+        arrays = [widen(side.model.defaults[name].load()) for side in (ours, theirs)]
         if arrays[0].tobytes() != arrays[1].tobytes() or arrays[0].shape != arrays[1].shape:
-            sample = _sample([arrays[0]], [arrays[1]])
-            yield ModelDifference(after, before, f"input '{name}' is another number where it is not fed", sample)
+            sample = _sample(*arrays) if arrays[0].shape == arrays[1].shape else None
+            yield ModelDifference(after, before, f"input '{name}' is another number where it is not fed", None, sample)
 
 
 def _words(pairing: Pairing, node: Node | None, other: Node | None) -> str:
@@ -171,9 +185,9 @@ def _words(pairing: Pairing, node: Node | None, other: Node | None) -> str:
             continue
         numbers = pairing.numbers(a), pairing.numbers_before(b)
         if ours.maker(a) is None and theirs.maker(b) is None and None not in numbers:
-            differences.append(f"operand {number} ('{ours.name(a)}') has other numbers: {_sample(*numbers) or 'another shape'}")
+            differences.append(f"operand {number} ('{ours.name(a)}') has other numbers: {_other_numbers(*numbers)}")
         else:
-            differences.append(f"operand {number} is '{ours.name(a)}', not '{theirs.name(b)}'")
+            differences.append(f"operand {number} is '{ours.name(ours.made(a))}', not '{theirs.name(theirs.made(b))}'")
     counts = len(ours.operands(node)), len(theirs.operands(other))
     if counts[0] != counts[1]:
         differences.append(f"{counts[0]} operands, not {counts[1]}")
@@ -187,16 +201,27 @@ def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> dict[
     return {name: (old, new) for name, (old, new) in texts.items() if old != new}
 
 
-def _sample(after: Arrays | None, before: Arrays | None) -> Sample | None:
-    """The entry that differs most, on the inputs on which the tensors differ most."""
-    if after is None or before is None or any(a.shape != b.shape for a, b in zip(after, before, strict=True)):
+def _other_numbers(after: Arrays | None, before: Arrays | None) -> str:
+    assert after is not None and before is not None, "both are known"
+    return "another shape" if after[0].shape != before[0].shape else str(_sample(after[0], before[0]) or "another type")
+
+
+def _telling_feed(after: Arrays | None, before: Arrays | None, usual: int) -> int | None:
+    """The number of the inputs on which two tensors differ most: usual ones, unless they are equal there but for rounding."""
+    if after is None or before is None:
         return None
-    errors = [distance(a, b).relative_l2 for a, b in zip(after, before, strict=True)]
-    feed = int(np.argmax(errors))
-    ours, theirs = after[feed], before[feed]
+    errors = [error.relative_l2 for error in distances(after, before)]
+    first = int(np.argmax(errors[:usual]))
+    if errors[first] > _TELLING or len(errors) == usual:
+        return first
+    return usual + int(np.argmax(errors[usual:]))
+
+
+def _sample(ours: np.ndarray, theirs: np.ndarray) -> Sample | None:
+    """The entry in which tensors of one shape differ most."""
     if not ours.size or ours.dtype.kind in "OSU":
         return None
     apart = np.abs(np.nan_to_num(ours.astype(np.float64)) - np.nan_to_num(theirs.astype(np.float64)))
     apart = np.where(np.isnan(ours) != np.isnan(theirs), np.inf, apart) if ours.dtype.kind == "f" else apart
     index = np.unravel_index(int(np.argmax(apart)), apart.shape)
-    return Sample(feed, tuple(int(i) for i in index), float(theirs[index]), float(ours[index]))
+    return Sample(tuple(int(i) for i in index), float(theirs[index]), float(ours[index]))

@@ -14,17 +14,17 @@ from functools import cached_property
 
 import numpy as np
 
-from modeldiff.distance import is_rounding, is_within, worst_distance
+from modeldiff.distance import distance, distances, is_rounding, is_within
 from modeldiff.sides import Arrays, ComparedModel
 from mugraph.deadline import heed
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
 from mugraph.terms.shape import DataType, Dim, symbol
 from mugraph.terms.term import Attrs, bind_attrs
-from rewriter.reference import Error, NoReference
+from rewriter.reference import INFINITE, Error, NoReference, worst
 from rewriter.run.accept import FLOORS
 
-__all__ = ["EqualityClaim", "Numbers", "Pairing"]
+__all__ = ["Compared", "EqualityClaim", "Numbers", "Pairing"]
 
 _TELLING = 16
 """Different numbers of a tensor from which on equal tensors are no coincidence."""
@@ -39,17 +39,34 @@ _ELSEWHERE = " of the model after"
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """How the numbers of two values compare.
+
+    Attributes:
+        is_equal: they are no further apart than rounding explains, on all inputs that tell.
+        error: their distance, the worst over these.
+        inputs: the numbers of these: all usual ones, and the probes but for those where rounding decides what comes out.
+    """
+
+    is_equal: bool
+    error: Error
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EqualityClaim:
     """A value after the change and one before it that hold the same numbers, though other nodes compute them.
 
     Attributes:
         error: their distance, the worst over the inputs.
+        inputs: the numbers of these.
         rounds: each entry differs by a few roundings of its own, at most.
     """
 
     after: int
     before: int
     error: Error
+    inputs: tuple[int, ...]
     rounds: bool
 
 
@@ -128,6 +145,31 @@ class Pairing:
     def explained(self) -> int:
         """How many nodes after the change are nodes before it, and how many values rest on numbers: what is not different."""
         return len(self.kept) + len(self.claims)
+
+    def untaken(self, first: Sequence[Node], second: Sequence[Node]) -> Iterator[str]:
+        """Branches, of nodes before and after, that none of the inputs takes: of what they compute numbers tell nothing."""
+        reads = (self.before, first, self.numbers_before), (self.after, second, self.numbers)
+        for side, nodes, numbers in reads:
+            for node in nodes:
+                if not side.is_conditional(node) or side.tables.constant[node.inputs[0]]:
+                    continue
+                taken = {bool(array.reshape(-1)[0]) for array in numbers(node.inputs[0]) or ()}
+                if len(taken) < 2:
+                    which = "else" if taken == {True} else "then"
+                    yield f"{side.label(node)}: no input takes its {which}_branch"
+
+    def other_weights(self, claim: EqualityClaim) -> Iterator[str]:
+        """Stored operands in which two nodes differ that are one node else: that none of the inputs shows it is by chance, as
+        where a channel is never positive."""
+        node, other = self.after.maker(claim.after), self.before.maker(claim.before)
+        if node is None or other is None or not self.is_like(node, other):
+            return
+        pairs = list(zip(self.after.operands(node), self.before.operands(other), strict=False))
+        unequal = [(a, b) for a, b in pairs if self.pair_of(a) != self.stands_for(b)]
+        stored = [(self.after.tables.constants.get(self.after.made(a)), self.before.tables.constants.get(b)) for a, b in unequal]
+        if all(ours is not None and theirs is not None and ours.type == theirs.type for ours, theirs in stored):
+            for a, _ in unequal:
+                yield f"{self.after.label(node)}: '{self.after.name(a)}' has other numbers, which shows on no input"
 
     # The model before
 
@@ -297,12 +339,46 @@ class Pairing:
         pair = self.pair_of(value)
         return self.after.typed(value) if pair is None else self.before.typed(pair)
 
-    def error(self, value: int, before: int) -> Error | None:
-        """The distance of what a value's node computes from a value before the change; ``None`` where either is not known."""
+    def compared(self, value: int, before: int) -> Compared | None:
+        """How what a value's node computes compares with a value before the change; ``None`` where either is not known."""
         ours, theirs = self.computed(value), self.numbers_before(before)
-        if ours is None or theirs is None:
-            return None
-        return worst_distance(ours, theirs)
+        return None if ours is None or theirs is None else self._compared(value, before, ours, theirs)
+
+    def _compared(self, value: int, before: int, ours: Arrays, theirs: Arrays) -> Compared:
+        limit, usual = self._limit(value, before), self.before.usual
+        first = distances(ours[:usual], theirs[:usual])
+        if not all(is_within(error, limit) for error in first):
+            return Compared(False, worst(first), tuple(range(usual)))
+        told = dict(enumerate(first))
+        for number, error in enumerate(distances(ours[usual:], theirs[usual:]), usual):
+            if not is_within(error, limit):
+                if _is_noise(ours[number], theirs[number], theirs[0]) or not (own := self._own_error(before, number)).is_small:
+                    continue
+                if not error.within(own, limit):
+                    return Compared(False, error, (number,))
+            told[number] = error
+        return Compared(True, worst([*told.values()]), tuple(told))
+
+    def _own_error(self, before: int, number: int) -> Error:
+        """How far a value before the change is from itself on one of the inputs where the model's own types round, from what
+        both models have by then to it: where that is far, numbers say nothing of two formulas."""
+        wanted = self.numbers_before(before)
+        assert wanted is not None, "it is compared"
+        nodes = sorted(self._region(before), key=self.before.place.__getitem__)
+        if not nodes:
+            return Error(0.0, 0.0)
+
+        def read(value: int) -> np.ndarray:
+            arrays = self.numbers_before(value)
+            if arrays is None:
+                raise NoReference(f"'{self.before.name(value)}' is not known")
+            return arrays[number]
+
+        try:
+            actual = self.before.in_own_types(nodes, before, number, read)
+        except NoReference:
+            return INFINITE
+        return distance(np.asarray(actual, wanted[number].dtype), wanted[number])
 
     def claim(self, value: int, before: int, arrays: Arrays) -> EqualityClaim:
         """That a value, of these numbers, is one before the change."""
@@ -310,29 +386,35 @@ class Pairing:
         assert theirs is not None, "it was found by its numbers"
         dtype = DataType.FLOAT if type_ is None else type_.dtype
         rounds = all(is_rounding(ours, other, dtype) for ours, other in zip(arrays, theirs, strict=True))
-        return EqualityClaim(self.after.made(value), self.stands_for(before), worst_distance(arrays, theirs), rounds)
+        known = self._compared(value, before, arrays, theirs)
+        return EqualityClaim(self.after.made(value), self.stands_for(before), known.error, known.inputs, rounds)
 
     def is_equal(self, value: int, before: int, error: Error) -> bool:
         """Whether a distance is one of rounding alone: to its type, or to what the model before rounds to on the way there."""
+        return is_within(error, self._limit(value, before))
+
+    def _limit(self, value: int, before: int) -> float:
         type_ = self.after.graph.type(value)
         floor = _EXACT if self.after.made(value) not in self._rounded else FLOORS[DataType.FLOAT]
         if type_ is not None and self.after.made(value) in self._rounded:
             floor = FLOORS.get(type_.dtype, 0.0)
         floors = (floor, *(FLOORS[dtype] for dtype in self._rounded_to(before)))
-        return is_within(error, max(floors) if self.tolerance is None else self.tolerance)
+        return max(floors) if self.tolerance is None else self.tolerance
 
     def _rounded_to(self, before: int) -> set[DataType]:
         """The types that the model before rounds to between a value and what both models have by then."""
-        if not self._rounding:
-            return set()
-        found, seen, stack = set[DataType](), set[int](), [self.before.made(before)]
+        return {self._rounding[node] for node in self._region(before) if node in self._rounding} if self._rounding else set()
+
+    def _region(self, before: int) -> set[Node]:
+        """The nodes of the model before between a value and what both models have by then."""
+        found, seen, stack = set[Node](), set[int](), [self.before.made(before)]
         while stack:
             value = stack.pop()
             node = self.before.maker(value)
             if value in seen or node is None:
                 continue
             seen.add(value)
-            found |= {self._rounding[node]} if node in self._rounding else set()
+            found.add(node)
             stack += [v for v in map(self.before.made, self.before.operands(node)) if self.stands_for(v) not in self.first]
         return found
 
@@ -343,9 +425,7 @@ class Pairing:
         found = self._known.near(arrays) if _tells(arrays) else ()
         for candidate in dict.fromkeys(map(self.stands_for, (*named, *found))):
             theirs = self.numbers_before(candidate)
-            if theirs is None:
-                continue
-            if self.is_equal(value, candidate, worst_distance(arrays, theirs)):
+            if theirs is not None and self._compared(value, candidate, arrays, theirs).is_equal:
                 return candidate
         return None
 
@@ -359,6 +439,18 @@ class Pairing:
         names = [self.before.tables.names[v] for v in self.before.graph.outputs]
         ours = [self.after.tables.names[v] for v in self.after.graph.outputs]
         return [names.index(name) if set(ours) <= set(names) else place for place, name in enumerate(ours)]
+
+
+def _is_noise(ours: np.ndarray, theirs: np.ndarray, usual: np.ndarray) -> bool:
+    """Whether two tensors on a probe differ by less than float64 leaves of the numbers that they usually are: what is 1e-20 by
+    one formula is 0 by another that adds 1 and takes it away."""
+    if ours.shape != theirs.shape or theirs.dtype.kind != "f" or ours.dtype.kind != "f":
+        return False
+    sizes = np.abs(usual[np.isfinite(usual)])
+    finite = np.isfinite(theirs)
+    if not sizes.any() or not np.array_equal(ours[~finite], theirs[~finite], equal_nan=True):
+        return False
+    return bool((np.abs(ours[finite] - theirs[finite]) <= _EXACT * float(np.median(sizes[sizes > 0]))).all())
 
 
 def _tells(arrays: Arrays) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from modeldiff.pairing import EqualityClaim, Pairing
 from modeldiff.sides import ComparedModel, defining_numbers, rounding_of
-from modeldiff.weights import Nearby, WeightOrigins
+from modeldiff.weights import Nearby, WeightOrigins, merged
 from mugraph.blocks.operator import KERNEL
 from mugraph.deadline import Deadline
 from mugraph.domains.base import FLOATS
@@ -95,7 +95,7 @@ class Proofs:
     """
 
     def __init__(self, pairing: Pairing, deadline: Deadline) -> None:
-        self._pairing, self._deadline = pairing, deadline
+        self.pairing, self._deadline = pairing, deadline
         self._known: dict[object, Rule | str] = {}
         model = pairing.before.model
         op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
@@ -111,9 +111,14 @@ class Proofs:
     def _shipped(self) -> frozenset[str]:
         return frozenset(rule.id for rule in shipped_rules())
 
+    @property
+    def origins(self) -> int:
+        """Of how many stored tensors it is known what they are made of: a claim that was judged before may be proved by more."""
+        return self._weights.count
+
     def judged(self, claim: EqualityClaim) -> Judged:
         """A claim, proved where that is found out in time."""
-        before, after = self._pairing.before, self._pairing.after
+        before, after = self.pairing.before, self.pairing.after
         if before.tables.constant[claim.before] and after.tables.constant[claim.after]:
             return Judged(claim.rounds, why_not="" if claim.rounds else "an entry is further away than it may be rounded")
         equation = self._equation(claim)
@@ -130,7 +135,7 @@ class Proofs:
 
     def _equation(self, claim: EqualityClaim) -> _Equation | str:
         """The two sides over what both models have by then; or why there are none."""
-        pairing = self._pairing
+        pairing = self.pairing
         node = pairing.after.maker(claim.after)
         place = len(pairing.after.nodes) if node is None else pairing.after.place[node]
         shared = {value for value, first in pairing.first.items() if first < place}
@@ -180,18 +185,18 @@ class Proofs:
 
         A tool drops an addend of zeros, or a mask that hides nothing, for what it is.
         """
-        before, read = self._pairing.before, set(variables([target]))
+        before, read = self.pairing.before, set(variables([target]))
         found: dict[Term, Term] = {}
         filled: dict[str, Term] = {}
         for value, term in written.items():
-            type_, arrays = before.graph.type(value), self._pairing.numbers_before(value)
+            type_, arrays = before.graph.type(value), self.pairing.numbers_before(value)
             if term.op == "Const" or not before.tables.constant[value] or read.intersection(variables([term])):
                 continue
             if type_ is None or type_.dtype not in FLOATS or not arrays or not arrays[0].size:
                 continue
             number = arrays[0].flat[0]
             if np.isfinite(number) and (arrays[0] == number).all():
-                stands = self._pairing.stands_for(value)
+                stands = self.pairing.stands_for(value)
                 found[term] = var(f"v{stands}")
                 filled[f"v{stands}"] = make("Expand", [const(float(number))], {"shape": arrays[0].shape})
         source = replace_terms(source, found)
@@ -199,18 +204,20 @@ class Proofs:
 
     def _composed(self, source: Term, target: Term, written: Mapping[int, Term]) -> tuple[Term, tuple[float, ...]]:
         """A target whose own tensors are spelled as what they are made of, and how far these are from them."""
-        tables = self._pairing.before.tables
+        tables = self.pairing.before.tables
         tensors = tuple(value for leaf in variables([source]) if (value := int(leaf.name[1:])) in tables.constants)
         numbers = tuple(n for term in walk([source]) if term.op == "Const" and isinstance(n := term.attr("value"), float))
         inner = [(value, term) for value, term in written.items() if tables.constant[value] and term.inputs]
-        computed = [(term, arrays[0]) for value, term in inner if (arrays := self._pairing.numbers_before(value))]
-        factors = Nearby(tensors, numbers, tuple(computed))
+        computed = [(term, arrays[0]) for value, term in inner if (arrays := self.pairing.numbers_before(value))]
+        stored = {f"v{value}" for value in tensors}
+        products = merged(source, lambda term: term.is_var and term.name in stored)
+        factors = Nearby(tensors, numbers, tuple(computed), tuple(dict.fromkeys(products)))
         spelled: dict[str, Term] = {}
         errors: list[float] = []
         for leaf in variables([target]):
             made = self._weights.made_of(int(leaf.name[1:]), factors) if leaf.name[0] == "o" else None
             if made is not None:
-                stands = {f"v{value}": var(f"v{self._pairing.stands_for(value)}") for value in made.leaves}
+                stands = {f"v{value}": var(f"v{self.pairing.stands_for(value)}") for value in made.leaves}
                 spelled[leaf.name] = substitute(made.term, stands)
                 errors.append(made.error)
         return substitute(target, spelled), tuple(errors)
@@ -223,18 +230,18 @@ class Proofs:
         What is computed of a value may give it back, as where a tensor is reshaped twice. So values that the target alone reads
         are written out as the model before computes them of the source's, and the source down to those that it is computed of.
         """
-        before = self._pairing.before
+        before = self.pairing.before
         sides = [{int(leaf.name[1:]) for leaf in variables([side]) if leaf.name[0] == "v"} for side in (source, target)]
         late = {value for value in sides[1] - sides[0] if not before.tables.constant[value]}
         if not late:
             return source, target, written
         below = self._following(late) - sides[1]
         if below & sides[0]:
-            inner = {self._pairing.stands_for(value) for value, term in written.items() if term.inputs}
+            inner = {self.pairing.stands_for(value) for value, term in written.items() if term.inputs}
             longer: dict[int, Term] = {}
             deeper = _term(before, claim.before, self._cut(below | inner), longer)
             source, written = (source, written) if isinstance(deeper, str) else (deeper, longer)
-        below = self._following({self._pairing.stands_for(v) for v in written if not before.tables.constant[v]})
+        below = self._following({self.pairing.stands_for(v) for v in written if not before.tables.constant[v]})
         spelled: dict[str, Term] = {}
         for value in late & below:
             term = _term(before, value, self._cut(below), dict(written))
@@ -243,7 +250,7 @@ class Proofs:
 
     def _following(self, values: Collection[int]) -> set[int]:
         """What the model before computes of any of some values."""
-        before, stands_for = self._pairing.before, self._pairing.stands_for
+        before, stands_for = self.pairing.before, self.pairing.stands_for
         known, found = set(values), set[int]()
         for node in before.nodes:
             if node.op != "Identity" and any(stands_for(value) in known for value in before.operands(node)):
@@ -255,8 +262,8 @@ class Proofs:
         """The variables for values of the model before, of which some are written out."""
 
         def leaf(value: int) -> str | None:
-            stands = self._pairing.stands_for(value)
-            return None if stands in inner and self._pairing.before.maker(value) is not None else f"v{stands}"
+            stands = self.pairing.stands_for(value)
+            return None if stands in inner and self.pairing.before.maker(value) is not None else f"v{stands}"
 
         return leaf
 
@@ -285,13 +292,13 @@ class Proofs:
 
         What the target alone reads are values of the model before, too: the rule holds of whatever they are.
         """
-        before, reason = self._pairing.before, "it does not match where it was found"
+        before, reason = self.pairing.before, "it does not match where it was found"
         if any(term.op == KERNEL for term in walk([*rule.source, *rule.target])):
             return "rules with custom kernels match at the sizes alone for which these were made"
         pattern = Direction(replace(rule, source=(equation.pattern,), types=equation.types), True)
         for root in find_root_matches(before.graph, RootIndex([pattern]), before.made(claim.before)):
             match = next(join(pattern, [[root]]))
-            bound = {name: self._pairing.stands_for(value) for name, value in match.variables}
+            bound = {name: self.pairing.stands_for(value) for name, value in match.variables}
             if any(bound.get(name, value) != value for name, value in equation.values.items()):
                 continue
             binding = {var(name): value for name, value in equation.values.items() if name in rule.types}
@@ -307,7 +314,7 @@ class Proofs:
 
     def _literal(self, value: int) -> int:
         """A stored tensor that is what the model before computes of constants."""
-        before, arrays = self._pairing.before, self._pairing.numbers_before(value)
+        before, arrays = self.pairing.before, self.pairing.numbers_before(value)
         type_ = before.graph.type(value)
         assert arrays is not None and type_ is not None, "it is filled with one number"
         return before.tables.literal(arrays[0].astype(type_.dtype.numpy()), type_)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
-from mugraph.limited import memory_limit
 from mugraph.onnx import Model
 from mugraph.onnx.kinds import drawing_nodes, opaque_kind
 from mugraph.ops import get_operator
@@ -22,17 +20,15 @@ from mugraph.terms.shape import (
     ShapeError,
     TensorType,
     Undecided,
-    concrete,
-    evaluate_dim,
     plain_symbol,
     symbol,
     symbols_within,
 )
 from mugraph.terms.term import Attrs, attr_symbols, make_attrs, walk
-from rewriter.reference import InputError, NoReference, bind_shape, bind_sizes, random_inputs, rounding_decisions
+from rewriter.reference import NoReference, bind_shape, rounding_decisions
 from rewriter.reference.nodes import RunTensors, computed, widen
 
-__all__ = ["Arrays", "ComparedModel", "common_feeds", "content_digest", "defining_numbers", "rounding_of"]
+__all__ = ["Arrays", "ComparedModel", "content_digest", "defining_numbers", "rounding_of"]
 
 Arrays = list[np.ndarray]
 """A value on each of the inputs that models are compared on, floats in float64."""
@@ -42,8 +38,6 @@ _HELD_BY = {
     DataType.DOUBLE: frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT}),
 }
 """Types all of whose numbers another has."""
-_HELD = 2
-"""Arrays of double precision that are held of a value."""
 
 
 class ComparedModel:
@@ -54,14 +48,17 @@ class ComparedModel:
     Args:
         model: as it was read.
         feeds: inputs by name, of this model.
+        usual: how many of them, the first ones, are of the usual scale and sizes; the others are probes.
 
     Attributes:
+        failed: numbers of the probes on which some node cannot be evaluated that can on the usual inputs.
         nodes: of the main graph, operands first, and what computes tensors of which they are told a size alone.
         place: of each node in that order.
         drawing: those that draw random numbers: of two that are alike neither is the other.
     """
 
-    def __init__(self, model: Model, feeds: Sequence[Mapping[str, np.ndarray]]) -> None:
+    def __init__(self, model: Model, feeds: Sequence[Mapping[str, np.ndarray]], usual: int) -> None:
+        self.usual, self.failed, self._feeds = usual, set[int](), feeds
         self.model, self.graph, self.tables = model, model.graph, model.graph.tables
         self._results = {value for bodies in model.bodies.values() for body in bodies for value in body.outputs}
         self._kind = opaque_kind(model)
@@ -126,6 +123,10 @@ class ComparedModel:
         if origin is None:
             return self.tables.label(node)
         return f"{origin.op_type} '{origin.name or next(filter(None, origin.output), '')}'"
+
+    def is_conditional(self, node: Node) -> bool:
+        """Whether the first operand of a node says which of its bodies it runs."""
+        return node.origin is not None and node.is_opaque and self.model.origins[node.origin].op_type == "If"
 
     def name(self, value: int) -> str:
         """The value as its file names it."""
@@ -201,18 +202,44 @@ class ComparedModel:
         own: list[Arrays] = [[] for _ in node.values]
         for number, run in enumerate(self._runs):
             arrays: Sequence[np.ndarray] = ()
-            if followed:
-                arrays = computed(self.model, self.graph, bare, [array[number] for array in narrow], run, exact=False)
-                for kept, array in zip(own, arrays, strict=True):
-                    kept.append(np.asarray(array))
-            if not followed or node not in self._deciding:
-                arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
+            try:
+                if followed:
+                    arrays = computed(self.model, self.graph, bare, [array[number] for array in narrow], run, exact=False)
+                    for kept, array in zip(own, arrays, strict=True):
+                        kept.append(np.asarray(array))
+                if not followed or node not in self._deciding:
+                    arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
+            except NoReference:
+                self.failed |= {number} if number >= self.usual else set()
+                raise
             for value, result, array in zip(node.values, results, arrays, strict=True):
                 result.append(self._rounded(node, np.asarray(array)))
                 self.learn(value, number, result[-1])
         if followed:
             self._typed.update(zip(node.values, own, strict=True))
         return results
+
+    def in_own_types(self, nodes: Sequence[Node], value: int, number: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
+        """What some nodes, operands first, compute of a value on one of the inputs in the model's own types. Raises NoReference.
+
+        Args:
+            read: a value that none of them computes, in float64.
+        """
+        run = RunTensors(self.model, self._feeds[number], exact=False)
+        run.sizes.update(self._runs[number].sizes)
+        arrays: dict[int, np.ndarray] = {}
+        for node in nodes:
+            operands = self.operands(node)
+            for made in map(self.made, operands):
+                if made not in arrays:
+                    type_, array = self.graph.type(made), read(made)
+                    with np.errstate(over="ignore"):
+                        arrays[made] = array if type_ is None else array.astype(type_.dtype.numpy())
+            given = [arrays[self.made(operand)] for operand in operands]
+            with np.errstate(all="ignore"):
+                results = computed(self.model, self.graph, replace(node, inputs=tuple(operands)), given, run, exact=False)
+            arrays.update(zip(node.values, map(np.asarray, results), strict=True))
+        return arrays[self.made(value)]
 
     def rounds_to(self, node: Node) -> DataType | None:
         """The type to which a node rounds: of a Cast between floats to one that does not hold all numbers of the other."""
@@ -286,43 +313,3 @@ def defining_numbers(op: str, attrs: Attrs, types: Sequence[TensorType]) -> Iter
                 yield number
         elif part.inputs:
             yield from defining_numbers(part.op, part.attrs, [inferred[operand] for operand in part.inputs])
-
-
-def common_feeds(
-    before: Model, after: Model, shapes: Mapping[str, Sequence[int]], seeds: Sequence[int]
-) -> tuple[list[Mapping[str, np.ndarray]], list[str]]:
-    """Random inputs for two models, as far as each has them; and the sizes among theirs that nobody gave.
-
-    Raises:
-        InputError: the models have other inputs, or of other types, or evaluating them takes more memory than can be had.
-    """
-    for name, type_ in after.inputs.items():
-        other = before.inputs.get(name)
-        if name in before.defaults:
-            raise InputError(f"{after.path}: input {name} must be fed, and has a default in {before.path}; give it the same one")
-        if other is None and name not in after.defaults:
-            raise InputError(f"{after.path}: input {name} is none of {before.path}, whose inputs are {', '.join(before.inputs)}")
-        if other is not None and (other.dtype, other.rank) != (type_.dtype, type_.rank):
-            raise InputError(f"input {name} is {other} in {before.path}, and {type_} in {after.path}")
-    sizes, assumed = bind_sizes(before, shapes)
-    held = 0
-    for node in before.graph.nodes():
-        for type_ in filter(None, map(before.graph.type, node.values)):
-            shape = concrete([evaluate_dim(dim, sizes) for dim in type_.shape])
-            held += 8 * _HELD * math.prod(shape or ())
-    available = memory_limit()
-    if available is not None and held > available:
-        raise InputError(
-            f"{before.path}: its values take {held >> 30:,} GiB, and {available / 2**30:.1f} can be had; "
-            "give smaller sizes with --input"
-        )
-    feeds: list[Mapping[str, np.ndarray]] = []
-    for seed in seeds:
-        feed = dict(random_inputs(before, sizes, seed))
-        feeds.append({**{name: _default(after, name) for name in after.inputs if name not in feed}, **feed})
-    return feeds, assumed
-
-
-def _default(model: Model, name: str) -> np.ndarray:
-    """The default of an input."""
-    return np.asarray(model.defaults[name].load())

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from modeldiff.compare import SEEDS, DiffRegion, Equality, ModelComparison
+from modeldiff.compare import DiffRegion, Equality, ModelComparison
 from modeldiff.faults import ModelDifference
 from modeldiff.pairing import EqualityClaim
 from modeldiff.proofs import Judged
@@ -17,7 +17,7 @@ from rules_db.show.picture import svg
 from rules_db.show.words import proof_in_words
 from rules_db.trust.rule import Rule
 
-__all__ = ["as_json", "as_page", "in_brief", "region_lines", "sentence"]
+__all__ = ["as_json", "as_page", "in_brief", "region_lines", "sentence", "tested_on"]
 
 _CLASSES: Mapping[Equality, Literal["good", "bad", "open"]] = {
     Equality.PROVED: "good",
@@ -34,8 +34,23 @@ def sentence(comparison: ModelComparison) -> str:
     counts = Counter(region.verdict for region in comparison.regions)
     if not comparison.regions and comparison.verdict is Equality.PROVED:
         return "the same: every node of one model is a node of the other"
-    listed = ", ".join(f"{counts[verdict]} {verdict}" for verdict in Equality if counts[verdict])
+    listed = ", ".join(f"{counts[verdict]} {verdict}{_how_often(comparison, verdict)}" for verdict in Equality if counts[verdict])
     return f"{comparison.verdict}: {len(comparison.regions)} changes, {listed}" if listed else str(comparison.verdict)
+
+
+def _how_often(comparison: ModelComparison, verdict: Equality) -> str:
+    """On how many inputs what was tested was, at least."""
+    if verdict is not Equality.TESTED:
+        return ""
+    claims = (item for region in comparison.regions if region.verdict is verdict for item in region.claims)
+    return f" on {min(len(claim.inputs) for claim, known in claims if not known.is_proved)} inputs"
+
+
+def tested_on(comparison: ModelComparison) -> str:
+    """The inputs on which what is not proved was tested; empty where all is proved."""
+    verdicts = [*(region.verdict for region in comparison.regions), *(output.verdict for output in comparison.outputs)]
+    words = "; ".join(probe.words for probe in comparison.inputs.probes)
+    return f"tested on random inputs {words}" if Equality.TESTED in verdicts else ""
 
 
 def in_brief(comparison: ModelComparison, region: DiffRegion) -> str:
@@ -54,7 +69,7 @@ def region_lines(comparison: ModelComparison, region: DiffRegion) -> list[str]:
     """What is known of a region, line by line."""
     lines = [_difference(comparison, difference) for difference in region.differences]
     lines += [line for claim, known in region.claims for line in _claim_lines(comparison, claim, known)]
-    lines += [f"cannot be evaluated: {reason}" for reason in region.reasons]
+    lines += [f"undecided: {reason}" for reason in region.reasons]
     if not lines and not region.after:
         lines.append("computed there twice, or read by no node that is left")
     return lines or ["what it computes has no counterpart that could be told"]
@@ -62,10 +77,11 @@ def region_lines(comparison: ModelComparison, region: DiffRegion) -> list[str]:
 
 def _difference(comparison: ModelComparison, difference: ModelDifference) -> str:
     after, before = comparison.pairing.after, comparison.pairing.before
-    names = f"'{after.name(difference.after)}' differs from '{before.name(difference.before)}'"
-    if difference.sample is None:
-        return f"{names}: {difference.words}"
-    return f"{names}: {difference.words}; on random inputs of seed {SEEDS[difference.sample.feed]}, {difference.sample}"
+    if difference.after is None or difference.before is None:
+        return difference.words
+    where = "" if difference.feed is None else f"; on random inputs {comparison.inputs.probes[difference.feed].words}"
+    sample = "" if difference.sample is None else f"{',' if where else ';'} {difference.sample}"
+    return f"'{after.name(difference.after)}' differs from '{before.name(difference.before)}': {difference.words}{where}{sample}"
 
 
 def _claim_lines(comparison: ModelComparison, claim: EqualityClaim, known: Judged) -> list[str]:
@@ -77,14 +93,18 @@ def _claim_lines(comparison: ModelComparison, claim: EqualityClaim, known: Judge
         by = f"{which}, {known.rule.id}, from the operator properties {steps}" if steps else f"{which}, {known.rule.id}"
         lines = [f"{names}: proved by {by}", known.equation]
         if known.composed:
-            apart = f"{max(known.composed):.1e} apart"
-            lines.append(f"{len(known.composed)} of its tensors are computed of those before: {apart}")
+            lines.append(f"{len(known.composed)} of its tensors are computed of those before: {_apart(max(known.composed))}")
         return lines
     if known.is_proved:
-        return [f"{names}: both are constants, which were computed; they are {claim.error.relative_l2:.1e} apart"]
-    how = f"tested on {len(comparison.feeds)} random inputs, {claim.error.relative_l2:.1e} apart"
+        return [f"{names}: both are constants, which were computed: {_apart(claim.error.relative_l2)}"]
+    how = f"tested on {len(claim.inputs)} random inputs, {claim.error.relative_l2:.1e} apart"
     lines = [f"{names}: {how}; no proof: {known.why_not}"]
     return [*lines, known.equation] if known.equation else lines
+
+
+def _apart(error: float) -> str:
+    """How far what is computed of constants is from what is stored."""
+    return f"equal within the rounding of their type, {error:.1e} apart" if error else "the same numbers"
 
 
 def _rules(comparison: ModelComparison) -> dict[str, tuple[Rule, list[int]]]:
@@ -106,10 +126,10 @@ def as_json(comparison: ModelComparison) -> dict[str, Any]:
     def named(difference: ModelDifference) -> dict[str, Any]:
         sample = difference.sample
         return {
-            "before": before.name(difference.before),
-            "after": after.name(difference.after),
+            "before": None if difference.before is None else before.name(difference.before),
+            "after": None if difference.after is None else after.name(difference.after),
             "what": difference.words,
-            "seed": None if sample is None else SEEDS[sample.feed],
+            "inputs": None if difference.feed is None else comparison.inputs.probes[difference.feed].words,
             "entry": None if sample is None else list(sample.index),
             "value_before": None if sample is None else repr(sample.before),
             "value_after": None if sample is None else repr(sample.after),
@@ -141,6 +161,7 @@ def as_json(comparison: ModelComparison) -> dict[str, Any]:
             }
             for o in comparison.outputs
         ],
+        "inputs": [probe.words for probe in comparison.inputs.probes],
         "notes": list(comparison.notes),
     }
 
@@ -167,8 +188,8 @@ def as_page(comparison: ModelComparison) -> str:
     sections.append(Section("outputs", "Outputs", [table(heads, rows)]))
     counts = operator_counts(*graphs)
     sections.append(Section("operators", "Operators", [table(["operator", "nodes before", "after"], counts)]))
-    if comparison.notes:
-        sections.append(Section("notes", "Notes", [text_list(comparison.notes)]))
+    if notes := [*filter(None, (tested_on(comparison),)), *comparison.notes]:
+        sections.append(Section("notes", "Notes", [text_list(notes)]))
     page = Page(
         "Comparison of two models",
         f"{before.path} and {after.path}",

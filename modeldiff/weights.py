@@ -3,12 +3,13 @@
 Tools store what they compute of weights: one product for queries, keys and values has their weights side by side, a Gemm with
 ``transB`` has its weights transposed, a factor behind a product goes into its weights. Here such a tensor is spelled as a term
 over the tensors before the change, so that an equation can speak of it. That the term *is* the tensor is computed, not guessed:
-where entries are only moved they are the same bit for bit, and where they were multiplied they agree to rounding in their type.
+where entries are only moved they are the same bit for bit, where they were multiplied they agree to rounding in their type, and
+where a weight stands for several, as that of an adapter and what it adapts, to rounding of the addends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,14 +19,17 @@ from modeldiff.distance import distance, is_rounding, is_within
 from modeldiff.sides import ComparedModel, content_digest
 from mugraph.domains.base import FLOATS
 from mugraph.terms.shape import DataType, concrete
-from mugraph.terms.term import Term, const, make, var
+from mugraph.terms.term import Term, const, make, var, variables, walk
 from rewriter.reference.nodes import widen
 from rewriter.run.accept import FLOORS
 
-__all__ = ["ComposedTensor", "Nearby", "WeightOrigins"]
+__all__ = ["ComposedTensor", "Nearby", "WeightOrigins", "merged"]
 
 _MOST_PARTS = 8
 """Tensors that are put together to one."""
+_ROUNDINGS = 8
+"""How often an entry of a merged weight may be rounded, each time by what its addends are."""
+_TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,13 @@ class Nearby:
         tensors: that are stored.
         numbers: of one entry.
         computed: what is computed of constants alone, as terms and in float64.
+        products: what several weights of one operand come to (:func:`merged`), as terms over these.
     """
 
     tensors: tuple[int, ...]
     numbers: tuple[float, ...]
     computed: tuple[tuple[Term, np.ndarray], ...]
+    products: tuple[Term, ...] = ()
 
 
 class WeightOrigins:
@@ -67,13 +73,28 @@ class WeightOrigins:
 
     def __init__(self, before: ComparedModel, after: ComparedModel) -> None:
         self._before, self._after = before, after
+        self._values: dict[Term, tuple[np.ndarray, np.ndarray]] = {}
+        self._found: dict[int, ComposedTensor] = {}
+
+    @property
+    def count(self) -> int:
+        """Of how many tensors it is known what they are made of."""
+        return len(self._found)
 
     def made_of(self, value: int, factors: Nearby) -> ComposedTensor | None:
         """How a stored tensor after the change is made of those before it; ``None`` where that is not found out.
 
+        What was found out at one place holds at others: of weights side by side each place shows one.
+
         Args:
             factors: tensors that are preferred where several are equal, and that may have been multiplied.
         """
+        found = self._made_of(value, factors)
+        if found is not None and found.leaves:
+            self._found[value] = found
+        return found or self._found.get(value)
+
+    def _made_of(self, value: int, factors: Nearby) -> ComposedTensor | None:
         stored = self._after.tables.constants.get(value)
         if stored is None or stored.type.dtype not in FLOATS:
             return None
@@ -130,7 +151,7 @@ class WeightOrigins:
         return None
 
     def _part(self, array: np.ndarray, dtype: DataType, factors: Nearby) -> ComposedTensor | None:
-        return self._moved(array, dtype, factors) or self._scaled(array, dtype, factors)
+        return self._moved(array, dtype, factors) or self._scaled(array, dtype, factors) or self._merged(array, dtype, factors)
 
     def _moved(self, array: np.ndarray, dtype: DataType, factors: Nearby) -> ComposedTensor | None:
         """A tensor, perhaps transposed or of another shape."""
@@ -155,6 +176,37 @@ class WeightOrigins:
                     return ComposedTensor(_turned(term) if turned else term, leaves, error.max_over_rms)
         return None
 
+    def _merged(self, array: np.ndarray, dtype: DataType, factors: Nearby) -> ComposedTensor | None:
+        """A weight that stands for several, perhaps transposed: products and sums, which round as their addends do."""
+        for turned in (False, True) if array.ndim == 2 and dtype in FLOORS else ():
+            wanted = widen(array.T if turned else array)
+            for term in factors.products:
+                value, size = self._value(term)
+                if value.shape != wanted.shape:
+                    continue
+                apart = np.abs(wanted - value)
+                if (apart <= _ROUNDINGS * FLOORS[dtype] * size).all():
+                    leaves = tuple(int(leaf.name[1:]) for leaf in variables([term]))
+                    return ComposedTensor(
+                        _turned(term) if turned else term, leaves, float(np.max(apart / np.maximum(size, _TINY)))
+                    )
+        return None
+
+    def _value(self, term: Term) -> tuple[np.ndarray, np.ndarray]:
+        """What a term over stored tensors is, and what it is where nothing cancels."""
+        if term not in self._values:
+            if term.is_var:
+                value = widen(self._before.tables.constants[int(term.name[1:])].load())
+                self._values[term] = value, np.abs(value)
+            elif term.op == "Const":
+                number = np.asarray(float(term.attr("value")))
+                self._values[term] = number, np.abs(number)
+            else:
+                (a, a_size), (b, b_size) = map(self._value, term.inputs)
+                combine, combine_sizes = _MERGED[term.op]
+                self._values[term] = combine(a, b), combine_sizes(a_size, b_size)
+        return self._values[term]
+
     def _products(self, shape: tuple[int, ...], factors: Nearby) -> Iterator[tuple[np.ndarray, Term, tuple[int, ...]]]:
         for value in factors.tensors:
             if self._shape(value) != shape:
@@ -166,6 +218,39 @@ class WeightOrigins:
                 if _spreads(self._shape(other), shape):
                     product = array * widen(self._before.tables.constants[other].load())
                     yield product, make("Mul", [var(f"v{value}"), var(f"v{other}")]), (value, other)
+
+
+def merged(source: Term, is_stored: Callable[[Term], bool]) -> Iterator[Term]:
+    """The weights with which one product has what a term has by several: W + A·B·s of x·W + (x·A)·B·s.
+
+    Args:
+        is_stored: whether a variable is a stored tensor.
+    """
+    weights: dict[Term, dict[Term, Term]] = {}
+    for term in walk([source]):
+        found: dict[Term, Term] = {}  # by the operand that the weight, which is a matrix, is multiplied with
+        sides = [weights.get(operand, {}) for operand in term.inputs]
+        if term.op == "MatMul" and is_stored(term.inputs[1]) and not is_stored(term.inputs[0]):
+            found = {base: make("MatMul", [weight, term.inputs[1]]) for base, weight in sides[0].items()}
+            found[term.inputs[0]] = term.inputs[1]
+        elif term.op in ("Add", "Sub") and len(sides) == 2:
+            found = {base: make(term.op, [sides[0][base], sides[1][base]]) for base in sides[0] if base in sides[1]}
+        elif term.op in ("Mul", "Div") and (term.inputs[1].op == "Const" or is_stored(term.inputs[1])):
+            found = {base: make(term.op, [weight, term.inputs[1]]) for base, weight in sides[0].items()}
+        elif term.op == "Mul" and (term.inputs[0].op == "Const" or is_stored(term.inputs[0])):
+            found = {base: make("Mul", [weight, term.inputs[0]]) for base, weight in sides[1].items()}
+        weights[term] = found
+        yield from (weight for weight in found.values() if weight.inputs)
+
+
+_MERGED: dict[str, tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {
+    "MatMul": (np.matmul, np.matmul),
+    "Add": (np.add, np.add),
+    "Sub": (np.subtract, np.add),
+    "Mul": (np.multiply, np.multiply),
+    "Div": (np.divide, np.divide),
+}
+"""What joins weights, in numbers and in sizes."""
 
 
 def _computed(array: np.ndarray, dtype: DataType, factors: Nearby) -> ComposedTensor | None:

@@ -35,7 +35,9 @@ class InputError(ValueError):
     """An option, or an input named or shaped by the user, contradicts the model or another option."""
 
 
-def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]], otherwise: int = _ASSUMED) -> tuple[dict[str, Dim], list[str]]:
+def bind_sizes(
+    model: Model, shapes: Mapping[str, Sequence[int]], otherwise: int = _ASSUMED, known: Mapping[str, Dim] | None = None
+) -> tuple[dict[str, Dim], list[str]]:
     """Sizes of the model's dimension symbols for measuring, from the shapes the user gave.
 
     A symbol that no given shape binds is 1 on the first axis of an input and another number elsewhere, or that halved until no
@@ -43,11 +45,12 @@ def bind_sizes(model: Model, shapes: Mapping[str, Sequence[int]], otherwise: int
 
     Args:
         otherwise: that number.
+        known: sizes that are no matter of choice.
 
     Raises:
         InputError: an unknown input, another rank, or a size that contradicts the model or another input.
     """
-    sizes: dict[str, Dim] = {}
+    sizes: dict[str, Dim] = dict(known or {})
     for name, shape in shapes.items():
         if name not in model.inputs:
             raise InputError(f"--input {name}: the model has no such input; its inputs are {', '.join(model.inputs)}")

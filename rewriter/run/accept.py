@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from rewriter.reference import (
     worst,
 )
 from rewriter.run.opening import open_elsewhere_first
-from rewriter.run.probes import InputProbe
+from rewriter.run.probes import InputProbe, run_first
 from rewriter.run.referring import Ahead, referred
 from rewriter.run.runtime_fusions import fused_otherwise, is_in_doubt
 from rewriter.run.sealed_kernels import write_sealed
@@ -132,11 +133,10 @@ class Acceptance:
         self.original = self.open(original, model.graph if evaluates else None)
         opening = time.perf_counter() - began
         self.outputs = [self.original.run(None, feed) for feed in self.feeds]
-        self.probed: list[str] = []
-        self.unprobed: list[str] = []
-        further = list(self._run_probes(probes))
-        self.compared = [*self.feeds, *(dict(feed) for feed, _ in further)]
-        self.outputs += [outputs for _, outputs in further]
+        further, self.unprobed = run_first(probes, partial(self.original.run, None))
+        self.probed = [each.probe.words for each in further]
+        self.compared = [*self.feeds, *(dict(each.probe.feed) for each in further)]
+        self.outputs += [each.outputs for each in further]
         types = [model.graph.type(value) for value in model.graph.outputs]
         floors = {**FLOORS, DataType.FLOAT: max(FLOORS[DataType.FLOAT], precision)}
         self.floors = [0.0 if t is None else floors.get(t.dtype, 0.0) for t in types]
@@ -151,7 +151,7 @@ class Acceptance:
         plain = self._run_plainly(original) if self.quantizes and not evaluates else []
         once_run(opening, running, is_captured)
         are_first = len(further) == len(probes) and all(
-            feed is alternatives[0].feed for (feed, _), alternatives in zip(further, probes, strict=True)
+            each.probe is alternatives[0] for each, alternatives in zip(further, probes, strict=True)
         )
         reference = self._reference(references if are_first else None, is_wanted)
         self.references, self.entered = reference.outputs, reference.entered
@@ -202,22 +202,6 @@ class Acceptance:
         runs = [self.own_errors, self._errors(plain)]
         by_output = zip(*(errors for run in runs for errors in run[: len(self.feeds)]), strict=True)
         return [worst(errors) for errors in by_output]
-
-    def _run_probes(self, probes: Sequence[Sequence[InputProbe]]) -> Iterator[tuple[Mapping[str, np.ndarray], list[Any]]]:
-        """The inputs of the probes that count, and the original's outputs."""
-        for alternatives in probes:
-            refused: list[str] = []
-            for probe in alternatives:
-                try:
-                    outputs = self.original.run(None, dict(probe.feed))
-                except (RuntimeFailure, NoReference):  # a model may ask more of its sizes than it says
-                    refused.append(probe.words)
-                    continue
-                self.probed.append(probe.words)
-                refused = [words for words in refused if words not in probe.words]  # what was asked for runs at other sizes
-                yield probe.feed, outputs
-                break
-            self.unprobed += refused
 
     def own_errors_by_output(self) -> list[Error]:
         """The original's error against the reference for each output, the worst over the inputs that are timed."""

@@ -14,12 +14,12 @@ from rulegen.commons import unit_of_work
 from rulegen.grow.certification import Certifier, certifier_of
 from rulegen.grow.recorded import recorded
 from rulegen.journal import Journal, pack, unpack
-from rulegen.prune.derive import ONE_STEP, THOROUGH, Deriver
+from rulegen.prune.derive import ONE_STEP, THOROUGH, Deriver, supposed
 from rulegen.prune.variadic import widen
 from rulegen.workers import UnitWorkers
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Certificate
-from rules_db.trust.rule import FloatClass, Rule
+from rules_db.trust.rule import Rule
 
 __all__ = ["derivable", "derivable_data", "macro_data", "macros", "minimal", "ranked", "saving", "wider_data"]
 
@@ -219,7 +219,7 @@ def ranked(unproved: Sequence[CandidateRule], rules: Sequence[Rule], journal: Jo
     suggested: list[tuple[int, int, CandidateRule, list[CandidateRule]]] = []
     while rest and len(suggested) < _MOST_PROPOSALS:
         first, *rest = rest
-        deriver.add(Rule(first.source, first.target, first.types, (), FloatClass.EXACT, Certificate(())))
+        deriver.add(supposed(first))
         follow = journal.recalled(f"followers {len(suggested)}", partial(_derived_places, deriver, rest))
         followers = [rest[place] for place in follow]
         rest = [candidate for place, candidate in enumerate(rest) if place not in set(follow)]

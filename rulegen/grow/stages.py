@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import lru_cache
 
+from mugraph.terms.term import Term
 from rulegen.candidate import CandidateRule
 from rulegen.grow.candidates import GatedCandidates, PartGate, gated_candidates
 from rulegen.grow.certification import FATES, Certifier, Prospect, declared_data, prospect_data, read_declared, shared_prover
@@ -13,7 +14,7 @@ from rulegen.grow.growth import Growth, Stage, StageClock
 from rulegen.grow.recorded import recorded
 from rulegen.grow.selection import derivable, macros, minimal, ranked
 from rulegen.journal import Journal
-from rulegen.prune.derive import Deriver
+from rulegen.prune.derive import Deriver, supposed
 from rulegen.prune.instances import more_general_first
 from rulegen.rules import readable
 from rulegen.workers import Here, UnitWorkers, sent_by
@@ -113,7 +114,9 @@ class _Grower:
         self._candidates = sorted(gated.candidates, key=more_general_first)
         equations = [[self._certifier.growth, equation] for equation in growth.workload.equations]
         self._declared = recorded(self.journal, "declared", self.workers, declared_data, equations, read_declared)
-        self._ahead = deque[_Window]()
+        self._asked: dict[int, Iterator[Prospect]] = {}
+        self._put_off: list[int] = []
+        self._seen = 0
 
     def run(self, before: Sequence[Rule], following: Sequence[_Grower]) -> Growth:
         """Certifies candidates, and chooses the rules that stay beside those before them.
@@ -124,10 +127,10 @@ class _Grower:
         """
         growth, workers, journal, certifier = self.growth, self.workers, self.journal, self._certifier
         self.clock.resume()
-        deriver = Deriver(before)
-        self._certify(deriver, following)
+        guess = _Guess(before, (candidate for grower in (self, *following) for candidate in grower._under_way()))
+        self._certify(Deriver(before), guess, following)
         answers = derivable(growth.rules, before, workers, journal)
-        self._look_ahead(deriver, following)  # behind these questions
+        self._look_ahead(guess, following)  # behind these questions
         growth.rules = minimal(growth.rules, before, answers, journal)
         self.clock.stage("minimal", len(growth.rules))
         further = macros(growth.derived, growth.rules, before, certifier, workers, journal)
@@ -142,11 +145,11 @@ class _Grower:
         self.clock.stage("unproved", len(growth.unproved))
         return growth
 
-    def _certify(self, deriver: Deriver, following: Sequence[_Grower]) -> None:
+    def _certify(self, deriver: Deriver, guess: _Guess, following: Sequence[_Grower]) -> None:
         """Floats and proofs, in order of generality, for the candidates that the rules proved so far do not derive."""
         growth = self.growth
         fates: dict[CandidateRule, str] = {}
-        for candidate, fate in self._fates(deriver, following):
+        for candidate, fate in self._fates(deriver, guess, following):
             fates[candidate] = fate
             if fate == "unproved":
                 growth.unproved.append(candidate)
@@ -155,82 +158,113 @@ class _Grower:
             elif fate not in FATES:
                 growth.rules.append(parse_rule(fate))
                 deriver.add(growth.rules[-1])
+                guess.learn(growth.rules[-1])
         growth.derived = [candidate for candidate, fate in fates.items() if fate in ("derived", "proved and derived")]
         growth.survivors = sum(fate != "lost" for fate in fates.values())
         self.clock.stage("derivability", len(fates) - len(growth.derived))
         self.clock.stage("floats", sum(fate not in ("derived", "lost") for fate in fates.values()))
         self.clock.stage("proved", len(growth.rules))
 
-    def _look_ahead(self, deriver: Deriver, following: Sequence[_Grower]) -> None:
-        """Asks what becomes of the next candidates that the rules so far do not derive, until enough are under way."""
+    def _under_way(self) -> Iterator[CandidateRule]:
+        """The candidates that were asked about and not yet looked at."""
+        return map(self._candidates.__getitem__, self._asked)
+
+    def _look_ahead(self, guess: _Guess, following: Sequence[_Grower]) -> None:
+        """Asks what becomes of the next candidates that rules are not going to derive, it seems, until enough are under way."""
         if self.workers.count == 1:
             return
         growers = [self, *following]
-        under_way = sum(len(window.asked) for grower in growers for window in grower._ahead)
         for grower in growers:
-            while under_way < _AHEAD * self.workers.count and (window := grower._next_window(deriver)) is not None:
-                grower._ahead.append(window)
-                under_way += len(window.asked)
+            while sum(len(each._asked) for each in growers) < _AHEAD * self.workers.count and grower._ask(guess):
+                pass
 
-    def _next_window(self, deriver: Deriver) -> _Window | None:
-        """Asks about the candidates behind those that were asked about; ``None`` where there are none."""
-        start = self._ahead[-1].stop if self._ahead else self._next
-        numbers = range(start, min(start + self.workers.count, len(self._candidates)))
-        if not numbers:
-            return None
-        open_ = [number for number in numbers if self.journal.get(f"candidate {number}") is None]
-        derived = {number: deriver.derives(self._candidates[number]) for number in open_}
-        asked = [number for number in open_ if not derived[number]]
+    def _ask(self, guess: _Guess) -> bool:
+        """Asks about candidates that were put off, or else about those behind all that were looked at; whether there are any."""
+        waiting = [number for number in self._put_off if number >= self._next]
+        self._put_off = [number for number in waiting if guess.is_like_another(self._candidates[number])]
+        chosen = sorted(set(waiting) - set(self._put_off))
+        if not chosen:
+            self._seen = max(self._seen, self._next)
+            chosen = list(range(self._seen, min(self._seen + self.workers.count, len(self._candidates))))
+            self._seen += len(chosen)
+        asked: list[int] = []
+        for number in chosen:
+            candidate = self._candidates[number]
+            if self.journal.get(f"candidate {number}") is None:
+                if guess.is_like_another(candidate):
+                    self._put_off.append(number)
+                elif guess.asks(candidate):
+                    asked.append(number)
         units = [self._certifier.unit(self._candidates[number]) for number in asked]
         found = sent_by(self.workers, prospect_data, units, Prospect.read)
-        return _Window(numbers.stop, deque(asked), found, derived, (deriver, deriver.count))
+        self._asked.update(dict.fromkeys(asked, found))  # which are looked at in this order
+        return bool(chosen)
 
-    def _fates(self, deriver: Deriver, following: Sequence[_Grower]) -> Iterator[tuple[CandidateRule, str]]:
+    def _fates(self, deriver: Deriver, guess: _Guess, following: Sequence[_Grower]) -> Iterator[tuple[CandidateRule, str]]:
         """The end of each candidate, in order, from the journal where it was found before: one of FATES, or a rule's text.
 
         What becomes of those that the rules so far do not derive is found out for several at the same time. Each is asked again
-        in its turn, when all rules before it are there, unless none came since: so nothing depends on how many are found out
-        together.
+        in its turn, when all rules before it are there: so nothing depends on how many are found out together.
         """
         for number, candidate in enumerate(self._candidates):
             self._next = number
-            self._look_ahead(deriver, following)
-            found, derived = None, None
-            if self._ahead:
-                window = self._ahead[0]
-                if window.rules == (deriver, deriver.count):
-                    derived = window.derived.get(number)
-                if window.asked and window.asked[0] == number:
-                    window.asked.popleft()
-                    found = next(window.found)
-                if number + 1 == window.stop:
-                    self._ahead.popleft()
+            self._look_ahead(guess, following)
+            found = None
+            if number in self._asked:
+                found = next(self._asked.pop(number))
+                guess.forget(candidate)
             key = f"candidate {number}"
             fate = self.journal.get(key)
             if fate is None:
-                derived = deriver.derives(candidate) if derived is None else derived
-                fate = "derived" if derived else _fate(candidate, deriver, self._certifier, found)
+                fate = "derived" if deriver.derives(candidate) else _fate(candidate, deriver, self._certifier, found)
                 self.journal.put(key, fate)
             yield candidate, fate
 
 
-@dataclass
-class _Window:
-    """Candidates that follow one another, of which some were asked about before their turn.
+class _Guess:
+    """Which candidates are worth a proof before their turn: those that neither the rules so far derive nor, it seems, what is
+    going to become of the ones under way. It is a guess: each is asked again in its turn.
 
-    Attributes:
-        stop: number of the candidate behind the last.
-        asked: numbers of those that were asked about and not yet looked at.
-        found: what becomes of these.
-        derived: by number, whether the rules derived it.
-        rules: who was asked that, with how many rules.
+    Args:
+        rules: that are there.
+        under_way: candidates that were asked about already.
     """
 
-    stop: int
-    asked: deque[int]
-    found: Iterator[Prospect]
-    derived: dict[int, bool]
-    rules: tuple[Deriver, int]
+    def __init__(self, rules: Sequence[Rule], under_way: Iterable[CandidateRule]) -> None:
+        given = list(under_way)
+        self._deriver = Deriver([*rules, *map(supposed, given)])
+        self._shapes = Counter(map(_without_attrs, given))
+
+    def learn(self, rule: Rule) -> None:
+        """Takes a rule that was proved."""
+        self._deriver.add(rule)
+
+    def is_like_another(self, candidate: CandidateRule) -> bool:
+        """Whether one that is under way differs from a candidate in attributes alone: its rule may leave these open."""
+        return self._shapes[_without_attrs(candidate)] > 0
+
+    def asks(self, candidate: CandidateRule) -> bool:
+        """Whether a candidate is worth a proof; it is under way then."""
+        if self._deriver.derives(candidate):
+            return False
+        self._deriver.add(supposed(candidate))
+        self._shapes[_without_attrs(candidate)] += 1
+        return True
+
+    def forget(self, candidate: CandidateRule) -> None:
+        """What became of a candidate is known."""
+        self._deriver.remove(supposed(candidate))
+        self._shapes[_without_attrs(candidate)] -= 1
+
+
+def _without_attrs(candidate: CandidateRule) -> Hashable:
+    """A candidate but for the attributes of its operators."""
+    return tuple(tuple(map(_bare, side)) for side in (candidate.source, candidate.target))
+
+
+@lru_cache(maxsize=1 << 16)
+def _bare(term: Term) -> Hashable:
+    return (term.op, term.attrs if not term.inputs else (), term.out, tuple(map(_bare, term.inputs)))
 
 
 _AHEAD = 8

@@ -19,11 +19,12 @@ from rulegen.prove.language import Language, Sealed
 from rulegen.prove.laws import Law
 from rulegen.prove.search import ProofLimits, ProofSearch
 from rulegen.prove.selection import Laws
+from rules_db.trust.certificate import Certificate
 from rules_db.trust.condition import Condition
 from rules_db.trust.properties import Axiom, parse_axioms
-from rules_db.trust.rule import Rule
+from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["DERIVING", "ONE_STEP", "THOROUGH", "Deriver"]
+__all__ = ["DERIVING", "ONE_STEP", "THOROUGH", "Deriver", "supposed"]
 
 DERIVING = ProofLimits(nodes=200, rounds=4, growth=1)
 """Small: a basis derives the other rules in few steps, and the answer to most questions is no."""
@@ -54,11 +55,6 @@ class Deriver:
     def add(self, rule: Rule) -> None:
         """Makes a rule available, in both directions as far as one side binds the other's variables."""
         self._rule_laws.append(self._laws.add(rule))
-
-    @property
-    def count(self) -> int:
-        """How many rules were made available."""
-        return len(self._rule_laws)
 
     def remove(self, rule: Rule) -> None:
         """Takes a rule away."""
@@ -115,6 +111,11 @@ class Deriver:
         left_open = _attributes(rule, True)
         fixing = used is not None and any(left_open & (_attributes(r, False) - _attributes(r, True)) for r in used)
         return None if fixing else used
+
+
+def supposed(candidate: CandidateRule) -> Rule:
+    """A candidate as the rule that it may become."""
+    return Rule(candidate.source, candidate.target, candidate.types, (), FloatClass.EXACT, Certificate(()))
 
 
 @lru_cache(maxsize=1)

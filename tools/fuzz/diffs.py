@@ -21,8 +21,9 @@ import onnxruntime as ort
 from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 
-from modeldiff.compare import SEEDS, Equality, ModelComparison, compare_models
+from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.distance import worst_distance
+from modeldiff.inputs import SEEDS
 from mugraph.onnx import ModelError, load
 from rewriter.reference import InputError, bind_sizes, random_inputs
 from tools.fuzz.campaign import Show

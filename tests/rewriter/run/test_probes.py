@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx.parser import parse_model
 
+from mugraph.onnx import load
 from rewriter import Outcome, optimize
-from rewriter.run.probes import probes
+from rewriter.run.probes import probes, sizes_beyond
 from rules_db.trust.rule import Rule
 from tests.support.graphs import rule
 from tests.support.runs import ops, run_model, workbench
@@ -125,6 +126,30 @@ def test_a_probe_has_two_parts_that_differ_where_parts_are_kept_apart(tmp_path: 
     for feed, count in ((large.feed, different), (small.feed, different), *((feed, 6) for feed in timed)):
         assert feed["x"].shape == (6, 5, 4) and len(np.unique(feed["x"], axis=0)) == count
     assert (large.feed["x"][:, 0] < 0).all() and (large.feed["x"] == 0).any()
+
+
+def test_what_is_always_1_says_nothing_of_a_batch(tmp_path: Path) -> None:
+    """A table of one row is added to each row of a batch, whose measured size is 1."""
+    model = MODEL.replace("=> (float[N,8] y) {", "=> (float[N,8] y) <float[1,8] row = {1,2,3,4,5,6,7,8}> {").replace(
+        "a = Tanh(x)", "s = Add(x, row) a = Tanh(s)"
+    )
+    onnx.save(parse_model(model), tmp_path / "m.onnx")
+    with workbench(tmp_path / "m.onnx", shapes={"x": (1, 8)}) as bench:
+        assert [alternatives[0].feed["x"].shape[0] for alternatives in probes(bench.task, {})] == [1, 3]
+
+
+def test_sizes_beyond_constants_are_those_that_decide_by_place() -> None:
+    model = """
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,M,8] x) => (float[N,K,8] y) <int64[1] zero = {0}, int64[1] end = {500}, int64[1] axis = {1},
+            int64[3] all = {0,0,-1}, float large = {900.0}, float factor = {2000.0}> {
+            s = Slice(x, zero, end, axis) r = Reshape(s, all) c = Greater(r, large) d = Mul(r, factor) y = Where(c, d, r) }"""
+    loaded = load(parse_model(model))
+    sizes = {"N": 1, "M": 128}
+    first, second = sizes_beyond([loaded], sizes, 1 << 24)
+    assert [chosen["M"] for chosen in second] == [901, 900, 501, 500] and all(chosen["N"] == 1 for chosen in second)
+    assert first[0] == {"N": 901, "M": 1} and {"N": 2001, "M": 1} not in first  # what is multiplied decides nothing by place
+    assert [chosen["M"] for chosen in sizes_beyond([loaded], sizes, 600 * 8)[1]] == [501, 500]
 
 
 def test_no_probe_is_of_sizes_into_which_a_window_does_not_fit(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from rulegen.workloads import WORKLOADS
 from rules_db.exchange import format_rule, format_rules, parse_rule
 from rules_db.files import StoreError
 from rules_db.trust.certificate import Certificate
+from tests.support.candidates import candidate_of, proved
 
 PARTS = [
     WORKLOADS["linear"],
@@ -79,6 +80,20 @@ def test_units_of_every_kind_give_the_same_rules(count: int, alone: str) -> None
     assert grown(workers) == alone
     assert {*TASKS} - {*workers.units} == ({"prospect_data"} if count == 1 else set())
     assert workers.units["paired_data"] == len(PARTS) - 1, "the first is shared among all"
+
+
+def test_proofs_are_not_asked_of_what_others_under_way_seem_to_derive() -> None:
+    plain, wide = (candidate_of(f"Concat[axis={axis}](Neg(x), Neg(u)) = Neg(Concat[axis={axis}](x, u))") for axis in (-1, -2))
+    twice, other = candidate_of("Neg(Neg(x)) = x"), candidate_of("Neg(Neg(Neg(Neg(x)))) = x")
+    guess = stages._Guess([], [])
+    assert guess.asks(plain) and guess.is_like_another(wide) and not guess.is_like_another(twice)
+    assert guess.asks(twice) and not guess.asks(other)  # applied twice it derives that
+    guess.forget(twice)
+    guess.forget(plain)
+    assert not guess.is_like_another(wide) and guess.asks(other)
+    guess.learn(proved("Neg(Neg(x)) = x"))
+    assert not guess.asks(candidate_of("Neg(Neg(Relu(x))) = Relu(x)"))
+    assert stages._Guess([], [plain]).is_like_another(wide)
 
 
 def test_pieces_name_variables_as_one_would(monkeypatch: pytest.MonkeyPatch, alone: str) -> None:

@@ -1,0 +1,170 @@
+"""The inputs on which two models are compared: usual ones, and those of other scales and sizes, as a run probes candidates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mugraph.domains.base import FLOATS
+from mugraph.limited import memory_limit
+from mugraph.onnx import Model
+from mugraph.terms.equations import equations, solve
+from mugraph.terms.shape import Dim, concrete, evaluate_dim
+from rewriter.reference import InputError, bind_shape, bind_sizes, choices, random_inputs
+from rewriter.run.probes import InputProbe, model_probes, run_first, sizes_beyond
+from rewriter.runtime_env import RuntimeFailure, new_session
+
+__all__ = ["SEEDS", "CommonInputs", "common_inputs", "fed_to", "is_overridable"]
+
+SEEDS = (1, 2)
+"""Of the usual inputs."""
+_OVERRIDING = 0x0E
+"""Beside a seed, of the numbers that stand for defaults."""
+_OVERRIDES_FROM_IR = 4
+"""The version of ONNX files from which on onnxruntime lets a caller feed what has a default."""
+_MOST = 1 << 22
+"""Elements of the largest value of a model at sizes beyond its constants."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommonInputs:
+    """Inputs for two models.
+
+    Attributes:
+        probes: as many as `SEEDS` of the usual scale and sizes, then others.
+        outputs: what onnxruntime gives of the first model for each; empty where it does not run it.
+        notes: what the user should know.
+    """
+
+    probes: tuple[InputProbe, ...]
+    outputs: tuple[list[Any], ...]
+    notes: tuple[str, ...]
+
+    def without(self, numbers: Collection[int]) -> CommonInputs:
+        """The others."""
+        left = [number for number in range(len(self.probes)) if number not in numbers]
+        dropped = ", nor ".join(self.probes[number].words for number in sorted(numbers))
+        note = f"the model before cannot be evaluated {dropped}: nothing was compared there"
+        outputs = tuple(self.outputs[number] for number in left) if self.outputs else ()
+        return CommonInputs(tuple(self.probes[number] for number in left), outputs, (*self.notes, note))
+
+
+def is_overridable(model: Model, name: str) -> bool:
+    """Whether a caller may feed something else than the number that an input has by default."""
+    return name in model.defaults and model.proto.ir_version >= _OVERRIDES_FROM_IR
+
+
+def fed_to(model: Model, probe: InputProbe) -> dict[str, np.ndarray]:
+    """What a model is fed of some inputs."""
+    return {name: array for name, array in probe.feed.items() if name in model.inputs or is_overridable(model, name)}
+
+
+def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int]]) -> CommonInputs:
+    """Random inputs for two models, as far as each has them.
+
+    Those at other scales and sizes count where the second model takes them and onnxruntime runs the first one on them. Of what
+    has a default in both models the second seed feeds another number.
+
+    Raises:
+        InputError: the models have other inputs, or of other types, or evaluating them takes more memory than can be had.
+    """
+    for name, type_ in after.inputs.items():
+        other = before.inputs.get(name)
+        if name in before.defaults:
+            raise InputError(f"{after.path}: input {name} must be fed, and has a default in {before.path}; give it the same one")
+        if other is None and name not in after.defaults:
+            raise InputError(f"{after.path}: input {name} is none of {before.path}, whose inputs are {', '.join(before.inputs)}")
+        if other is not None and (other.dtype, other.rank) != (type_.dtype, type_.rank):
+            raise InputError(f"input {name} is {other} in {before.path}, and {type_} in {after.path}")
+    asked = _asked(before, after)
+    sizes, assumed = bind_sizes(before, shapes, known=asked)
+    room = memory_limit()
+    held = len(SEEDS) * _held(before, sizes)
+    if room is not None and held > room:
+        raise InputError(
+            f"{before.path}: its values take {held >> 30:,} GiB, and {room / 2**30:.1f} can be had; "
+            "give smaller sizes with --input"
+        )
+    usual = [InputProbe(_drawn(before, after, sizes, seed), f"of seed {seed}") for seed in SEEDS]
+    if problem := _not_taken(after, usual[0]):
+        raise InputError(f"{after.path}: {problem}; give sizes with --input that both models take")
+    notes = [f"compared with {', '.join(assumed)}; set sizes with --input NAME=..."] if assumed else []
+    if asked:
+        fixed = ", ".join(f"{name} = {size}" for name, size in asked.items())
+        notes.append(f"the model after takes {fixed} alone: nothing is said of other sizes")
+    try:
+        session = new_session(before.path or before.weights.memory, spinning=False)
+        outputs = [session.run(None, fed_to(before, probe)) for probe in usual]
+    except RuntimeFailure as problem:
+        return CommonInputs(tuple(usual), (), (*notes, f"onnxruntime does not run the model before: {problem}"))
+    beyond = [] if asked else sizes_beyond([before, after], sizes, _MOST)
+    found = []
+    for alternatives in model_probes(before, sizes, choices(before, sizes)[0], beyond):
+        found.append([probe for probe in alternatives if not _not_taken(after, probe)])
+    counting, refused = run_first(found, lambda feed: session.run(None, {name: feed[name] for name in before.inputs}))
+    notes += [f"the model before does not run {', nor '.join(refused)}: nothing was compared there"] if refused else []
+    for each in counting:
+        held += _held(before, _sizes_of(before, each.probe))
+        if room is None or held <= room:
+            usual.append(each.probe)
+            outputs.append(each.outputs)
+    return CommonInputs(tuple(usual), tuple(outputs), tuple(notes))
+
+
+def _asked(before: Model, after: Model) -> dict[str, Dim]:
+    """Sizes that the model before leaves open and the one after does not."""
+    told: dict[str, Dim] = {}
+    for name, type_ in after.inputs.items():
+        if (declared := before.inputs.get(name)) is not None:
+            pairs = [(dim, size) for dim, size in zip(declared.shape, type_.shape, strict=True) if isinstance(size, int)]
+            told = solve(equations(tuple(dim for dim, _ in pairs), tuple(size for _, size in pairs)), told)
+    return told
+
+
+def _held(model: Model, sizes: Mapping[str, Dim]) -> int:
+    """The bytes of all values of a model in double precision, as far as its types tell."""
+    types = (type_ for node in model.graph.nodes() for type_ in map(model.graph.type, node.values) if type_ is not None)
+    shapes = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in types)
+    return 8 * sum(math.prod(shape) for shape in shapes if shape is not None)
+
+
+def _drawn(before: Model, after: Model, sizes: Mapping[str, Dim], seed: int) -> Mapping[str, np.ndarray]:
+    """The usual inputs of a seed."""
+    feed = dict(random_inputs(before, sizes, seed))
+    if seed != SEEDS[0]:
+        feed.update(_overriding(before, after, seed))
+    return feed
+
+
+def _overriding(before: Model, after: Model, seed: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Other numbers of the same kind, for what has a default in both models: as large, and positive where that was 0."""
+    generator = np.random.default_rng([seed, _OVERRIDING])
+    for name, default in before.defaults.items():
+        if default.type.dtype in FLOATS and is_overridable(before, name) and is_overridable(after, name):
+            array = default.load()
+            factor = np.exp(generator.standard_normal(array.shape))
+            yield name, np.asarray(np.where(array == 0, factor, array * factor), array.dtype)
+
+
+def _sizes_of(model: Model, probe: InputProbe) -> dict[str, Dim]:
+    """The sizes of a model's dimension symbols on some inputs."""
+    sizes: dict[str, Dim] = {}
+    for name, type_ in model.inputs.items():
+        if name in probe.feed:
+            bind_shape(sizes, type_, probe.feed[name].shape)
+    return sizes
+
+
+def _not_taken(model: Model, probe: InputProbe) -> str:
+    """What a model does not take of some inputs, by its types; empty where it takes all."""
+    sizes = _sizes_of(model, probe)
+    for name, type_ in model.inputs.items():
+        dims = [evaluate_dim(dim, sizes) for dim in type_.shape]
+        given = np.shape(probe.feed.get(name, ())) if name in probe.feed else tuple(dims)
+        if any(isinstance(dim, int) and dim != size for dim, size in zip(dims, given, strict=True)):
+            return f"input {name} is {type_}, and takes no {list(given)}"
+    return ""

@@ -1,0 +1,173 @@
+"""The inputs on which models are compared: what shows at another scale, at another size, in another branch, or where a default is
+overridden, is a difference; and what rounding alone decides there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+from modeldiff.compare import Equality, ModelComparison, compare_models
+from modeldiff.telling import as_json, sentence
+from modeldiff.telling import tested_on as inputs_in_words
+from rewriter.reference import InputError
+from tests.support.compared import text_of
+from tools.fuzz.diffs import drawn, small_model
+
+FREE = "(float[N,M,4] x) => (float[N,M,4] y)"
+ROW = drawn(4)
+
+
+def compared(tmp_path: Path, before: ModelProto, after: ModelProto, **options: Any) -> ModelComparison:
+    paths = [tmp_path / f"{place}.onnx" for place in range(2)]
+    for path, proto in zip(paths, (before, after), strict=True):
+        onnx.save(proto, path)
+    return compare_models(*paths, **options)
+
+
+def differing_inputs(comparison: ModelComparison) -> list[str]:
+    """The inputs on which differences were found."""
+    found = [difference for region in comparison.regions for difference in region.differences]
+    return ["" if difference.feed is None else comparison.inputs.probes[difference.feed].words for difference in found]
+
+
+def cut(place: int, **tensors: Any) -> ModelProto:
+    """Adds a row to places before some number alone."""
+    text = """l = Slice(x, zero, cut, one) r = Slice(x, cut, end, one) p = Add(l, b) y = Concat<axis = 1>(p, r)"""
+    return small_model(f"{FREE} {{ {text} }}", b=ROW, zero=[0], cut=[place], end=[2**40], one=[1], **tensors)
+
+
+@pytest.mark.parametrize("place", [300, 4000])
+def test_what_differs_beyond_a_place_alone_is_a_difference(place: int, tmp_path: Path) -> None:
+    comparison = compared(tmp_path, small_model(f"{FREE} {{ y = Add(x, b) }}", b=ROW), cut(place))
+    assert comparison.verdict is Equality.DIFFERENT
+    assert differing_inputs(comparison) == [f"M = {place + 1}"], text_of(comparison)
+    assert f"[0, {place}, " in text_of(comparison)
+
+
+def test_a_mask_that_is_wrong_beyond_a_place_is_a_difference(tmp_path: Path) -> None:
+    text = "s = Shape<start = 1, end = 2>(x) p = Slice(mask, zero, s, zero) u = Unsqueeze(p, one) y = Add(x, u)"
+    models = []
+    for hidden in (0.0, -7.0):
+        mask = np.zeros(700, np.float32)
+        mask[650:] = hidden
+        models.append(small_model(f"{FREE} {{ {text} }}", mask=mask, zero=[0], one=[-1]))
+    comparison = compared(tmp_path, *models)
+    assert comparison.verdict is Equality.DIFFERENT, text_of(comparison)
+    assert "the model before does not run M = 701: nothing was compared there" in comparison.notes
+
+
+def test_what_differs_on_large_numbers_alone_is_a_difference(tmp_path: Path) -> None:
+    before = small_model(f"{FREE} {{ y = Add(x, b) }}", b=ROW)
+    text = "s = Mul(x, two) h = Mul(s, half) c = Clip(h, low, high) y = Add(c, b)"
+    bounds = {"low": np.float32(-50), "high": np.float32(50), "two": np.float32(2), "half": np.float32(0.5)}
+    comparison = compared(tmp_path, before, small_model(f"{FREE} {{ {text} }}", b=ROW, **bounds))
+    assert comparison.verdict is Equality.DIFFERENT and differing_inputs(comparison) == ["at scale 100 and M = 1"]
+
+
+def test_a_batch_that_is_taken_for_1_is_a_difference(tmp_path: Path) -> None:
+    text = "r = Reshape(x, rows) u = Relu(r) y = Reshape(u, rows)"
+    after = small_model(f"{FREE} {{ {text} }}", rows=[1, -1, 4])
+    comparison = compared(tmp_path, small_model(f"{FREE} {{ y = Relu(x) }}"), after)
+    assert comparison.verdict is Equality.DIFFERENT and "the shape is [1, 9, 4], not [3, 3, 4]" in text_of(comparison)
+
+
+def test_a_model_that_does_not_run_at_other_sizes_differs(tmp_path: Path) -> None:
+    text = "r = Reshape(x, rows) u = Relu(r) y = Reshape(u, back)"
+    after = small_model(f"{FREE} {{ {text} }}", rows=[-1, 32, 4], back=[1, -1, 4])
+    comparison = compared(tmp_path, small_model(f"{FREE} {{ y = Relu(x) }}"), after)
+    assert comparison.verdict is Equality.DIFFERENT
+    assert any("runs the model before on inputs at scale 100 and M = 1" in note for note in comparison.notes)
+
+
+def test_sizes_that_one_model_alone_leaves_open_are_those_of_the_other(tmp_path: Path) -> None:
+    free, fixed = (small_model(f"(float[{n},3] x) => (float[{n},3] y) {{ y = Relu(x) }}") for n in ("N", 5))
+    comparison = compared(tmp_path, free, fixed)
+    assert comparison.verdict is Equality.PROVED
+    assert "the model after takes N = 5 alone: nothing is said of other sizes" in comparison.notes
+    assert not compared(tmp_path, fixed, free).notes
+    with pytest.raises(InputError, match="size 7 contradicts"):
+        compared(tmp_path, free, fixed, shapes={"x": (7, 3)})
+
+
+def test_a_verdict_says_on_how_many_inputs_it_rests(tmp_path: Path) -> None:
+    before = small_model(f"{FREE} {{ s = Sin(x) q = Mul(s, s) y = Sub(one, q) }}", one=np.float32(1))
+    comparison = compared(tmp_path, before, small_model(f"{FREE} {{ c = Cos(x) y = Mul(c, c) }}"))
+    assert comparison.verdict is Equality.TESTED and "on 4 random inputs" in text_of(comparison)
+    assert sentence(comparison) == "tested equal: 1 changes, 1 tested equal on 4 inputs"
+    words = ["of seed 1", "of seed 2", "at scale 100 and M = 1", "at scale 0.01 and N = 3, M = 3"]
+    assert as_json(comparison)["inputs"] == words
+    assert inputs_in_words(comparison) == f"tested on random inputs {'; '.join(words)}"
+
+
+@pytest.mark.parametrize(("size", "count"), [(0.1, 4), (0.5, 3)])
+def test_probes_on_which_rounding_decides_do_not_count(size: float, count: int, tmp_path: Path) -> None:
+    """exp(300) in float32 is infinite, and exp(70) is off by the rounding of 70 in either formula."""
+    ends = "(float[8,16] x) => (float[8,16] y)"
+    whole, first = (drawn(16, 16, seed=seed) * np.float32(size) for seed in (0, 1))
+    before = small_model(f"{ends} {{ p = MatMul(x, w) y = Exp(p) }}", w=whole)
+    text = "p = MatMul(x, u) q = MatMul(x, v) e = Exp(p) f = Exp(q) y = Mul(e, f)"
+    comparison = compared(tmp_path, before, small_model(f"{ends} {{ {text} }}", u=first, v=whole - first))
+    assert comparison.verdict is Equality.TESTED, text_of(comparison)
+    assert f"tested on {count} random inputs" in text_of(comparison)
+    wrong = small_model(f"{ends} {{ {text} }}", u=first, v=(whole - first) * np.float32(1.001))
+    assert compared(tmp_path, before, wrong).verdict is Equality.DIFFERENT
+
+
+def test_another_weight_of_a_channel_that_is_never_positive_is_not_equal(tmp_path: Path) -> None:
+    text = "(float[8,4] x) => (float[8,4] y) { a = Abs(x) n = Neg(a) p = Relu(n) y = MatMul(p, w) }"
+    weights = drawn(4, 4), drawn(4, 4) + np.eye(4, dtype=np.float32)
+    comparison = compared(tmp_path, *(small_model(text, w=weight) for weight in weights))
+    assert comparison.verdict is Equality.UNDECIDED
+    assert "'w' has other numbers, which shows on no input" in text_of(comparison)
+
+
+def test_numbers_that_vanish_on_a_probe_are_no_difference(tmp_path: Path) -> None:
+    """log(1 + exp(-300)) is 0 in float64, and by the operator's own formula exp(-300); onnxruntime overflows at 300."""
+    after = small_model(f"{FREE} {{ e = Exp(x) f = Add(e, one) y = Log(f) }}", one=np.float32(1))
+    comparison = compared(tmp_path, small_model(f"{FREE} {{ y = Softplus(x) }}"), after)
+    assert comparison.verdict is Equality.PROVED, text_of(comparison)
+    assert any("they overflow or round otherwise" in note for note in comparison.notes)
+
+
+def test_what_a_caller_may_override_is_no_constant(tmp_path: Path) -> None:
+    ends = "(float[2,4] x{}) => (float[2,4] y) {{ y = Add(x, b) }}"
+    free, fixed = (small_model(ends.format(more), b=ROW) for more in (", float[4] b", ""))
+    for pair, which in (((free, fixed), "model before"), ((fixed, free), "model after")):
+        comparison = compared(tmp_path, *pair)
+        assert comparison.verdict is Equality.DIFFERENT and f"a caller may feed 'b' to the {which}" in text_of(comparison)
+    assert compared(tmp_path, free, free).verdict is Equality.PROVED
+
+
+def test_weights_of_old_files_are_inputs_that_nobody_overrides(tmp_path: Path) -> None:
+    """Before IR version 4 every stored tensor is an input, and onnxruntime takes nothing else for it."""
+    ends = "(float[2,4] x{}) => (float[2,4] y) {{ y = Add(x, b) }}"
+    free, fixed = (small_model(ends.format(more), b=ROW) for more in (", float[4] b", ""))
+    free.ir_version = 3
+    assert compared(tmp_path, free, fixed).verdict is Equality.TESTED
+
+
+def test_defaults_are_overridden_where_models_are_tested(tmp_path: Path) -> None:
+    ends = "(float[2,4] x, float[4] b) => (float[2,4] y)"
+    zeros = np.zeros(4, np.float32)
+    before, after = (small_model(f"{ends} {{ y = {node} }}", b=zeros) for node in ("Add(x, b)", "Identity(x)"))
+    comparison = compared(tmp_path, before, after)
+    assert comparison.verdict is Equality.DIFFERENT and differing_inputs(comparison) == ["of seed 2"]
+
+
+@pytest.mark.parametrize(("bound", "verdict"), [(1e6, Equality.UNDECIDED), (60.0, Equality.DIFFERENT)])
+def test_a_branch_that_no_input_takes_is_not_tested(bound: float, verdict: Equality, tmp_path: Path) -> None:
+    def branches(then: str) -> ModelProto:
+        text = f"""m = ReduceMax<keepdims = 0>(x) c = Greater(m, bound)
+            y = If(c) <then_branch = t () => (float[4,4] u) {{ u = {then} }},
+                else_branch = e () => (float[4,4] v) {{ v = Neg(x) }}>"""
+        return small_model(f"(float[4,4] x) => (float[4,4] y) {{ {text} }}", bound=np.float32(bound))
+
+    comparison = compared(tmp_path, branches("Relu(x)"), branches("Tanh(x)"))
+    assert comparison.verdict is verdict
+    assert ("no input takes its then_branch" in text_of(comparison)) is (verdict is Equality.UNDECIDED)
+    assert compared(tmp_path, branches("Relu(x)"), branches("Relu(x)")).verdict is Equality.PROVED
