@@ -174,7 +174,7 @@ def _judged(
 
 
 @dataclass(frozen=True, slots=True)
-class _Evaluated:
+class _FirstModel:
     """The model before, with its numbers on the inputs on which it can be evaluated."""
 
     side: ComparedModel
@@ -186,11 +186,11 @@ def _side(model: Model, inputs: CommonInputs) -> ComparedModel:
     return ComparedModel(model, [fed_to(model, probe) for probe in inputs.probes], len(SEEDS))
 
 
-def _evaluable(model: Model, inputs: CommonInputs) -> _Evaluated:
+def _evaluable(model: Model, inputs: CommonInputs) -> _FirstModel:
     """Evaluates the model before on the usual inputs and on the probes on which all can be evaluated that can be on those."""
     side = _side(model, inputs)
     numbers = Numbers(side)
-    return _Evaluated(side, numbers, inputs) if not side.failed else _evaluable(model, inputs.without(side.failed))
+    return _FirstModel(side, numbers, inputs) if not side.failed else _evaluable(model, inputs.without(side.failed))
 
 
 def _paired(

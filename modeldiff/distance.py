@@ -83,11 +83,11 @@ def is_rounding(actual: np.ndarray, wanted: np.ndarray, dtype: DataType) -> bool
 
 def distances(actual: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> list[Error]:
     """Of several pairs of tensors; pairs that are the same are compared once."""
-    known: dict[tuple[int, int], Error] = {}
+    known: list[tuple[np.ndarray, np.ndarray, Error]] = []
     for a, w in zip(actual, wanted, strict=True):
-        if (id(a), id(w)) not in known:
-            known[id(a), id(w)] = distance(a, w)
-    return [known[id(a), id(w)] for a, w in zip(actual, wanted, strict=True)]
+        found = next((error for other, another, error in known if other is a and another is w), None)
+        known.append((a, w, distance(a, w) if found is None else found))
+    return [error for _, _, error in known]
 
 
 def worst_distance(actual: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> Error:

@@ -181,7 +181,7 @@ def _open_points(comparison: ModelComparison) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fault:
+class _PlantedFault:
     """A fault that was planted.
 
     Attributes:
@@ -196,7 +196,7 @@ class _Fault:
     lines: tuple[str, ...]
 
 
-def _planted_and_found(source: Path, target: Path, path: Path, kind: str) -> _Fault | None:
+def _planted_and_found(source: Path, target: Path, path: Path, kind: str) -> _PlantedFault | None:
     """Plants a fault and looks for it; ``None`` where there is no place for one, or nothing that runs comes of it."""
     model = onnx.load(target)
     name = planted(model, kind, seed=0)
@@ -209,7 +209,7 @@ def _planted_and_found(source: Path, target: Path, path: Path, kind: str) -> _Fa
     except (ModelError, InputError, RuntimeFailure):
         return None
     found = finds(comparison, name)
-    return _Fault(
+    return _PlantedFault(
         kind, name, NONE if found == EQUAL and not is_one else found, (str(comparison.verdict), *_open_points(comparison))
     )
 
