@@ -139,9 +139,9 @@ def compare_models(
     told("running the first model in onnxruntime")
     inputs = common_inputs(*models, shapes or {})
     told("evaluating the first model in float64")
-    first = _evaluable(models[0], inputs)
-    known, inputs = first.numbers, first.inputs
-    sides = first.side, _side(models[1], inputs)
+    evaluated = _evaluable(models[0], inputs)
+    known, inputs = evaluated.numbers, evaluated.inputs
+    sides = evaluated.side, _side(models[1], inputs)
     told("pairing nodes")
     pairing = _paired(sides[0], sides[1], known, tolerance, told)
     claims = [*pairing.claims, *_output_claims(pairing)]

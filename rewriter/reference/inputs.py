@@ -61,8 +61,8 @@ def bind_sizes(
             sizes = solve(equations(dim, size), sizes)
             bound = evaluate_dim(dim, sizes)
             if isinstance(bound, int) and bound != size:
-                known = bound if isinstance(dim, int) else f"{dim} = {bound}"
-                raise InputError(f"--input {name}: size {size} contradicts {known} of the model")
+                told = bound if isinstance(dim, int) else f"{dim} = {bound}"
+                raise InputError(f"--input {name}: size {size} contradicts {told} of the model")
             if isinstance(bound, SymDim) and len(bound.symbols()) == 1:
                 raise InputError(f"--input {name}: size {size} does not fit {bound} of the model")
     assumed = dict[str, int]()

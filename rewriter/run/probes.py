@@ -89,8 +89,8 @@ def model_probes(
     for seed, (scale, other) in enumerate(zip(_SCALES, _other_sizes(sizes), strict=True), 11):
         alternatives = [other] if other == sizes else [other, sizes]
         found.append([drawn.probe(each, scale, seed, timed) for each in alternatives if drawn.exist(each)])
-    for seed, alternatives in enumerate(further, 31):
-        found.append([drawn.probe(each, 1.0, seed, timed) for each in alternatives if drawn.exist(each)])
+    for seed, given in enumerate(further, 31):
+        found.append([drawn.probe(each, 1.0, seed, timed) for each in given if drawn.exist(each)])
     return found
 
 
@@ -130,12 +130,12 @@ def sizes_beyond(models: Sequence[Model], sizes: Mapping[str, Dim], most: int) -
         most: elements of the largest value that a model may have there.
     """
     least, _ = _other_sizes(sizes)
-    found = []
+    found: list[list[Mapping[str, Dim]]] = []
+    numbers = {n for model in models for n in _deciding(model)}
     for name, size in sizes.items():
-        numbers = {n for model in models for n in _deciding(model)}
         places = {n + more for n in numbers for more in (0, 1)}  # a model may have no room for more places than it stores
         beyond = sorted((n for n in places if isinstance(size, int) and n > size), reverse=True)
-        tried = [{**least, name: n} for n in beyond]
+        tried: list[Mapping[str, Dim]] = [{**least, name: n} for n in beyond]
         found.append([chosen for chosen in tried if _largest(models[0], chosen) <= most][:_TRIED])
     return [alternatives for alternatives in found if alternatives]
 
