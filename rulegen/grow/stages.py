@@ -127,7 +127,9 @@ class _Grower:
         """
         growth, workers, journal, certifier = self.growth, self.workers, self.journal, self._certifier
         self.clock.resume()
-        guess = _Guess(before, (candidate for grower in (self, *following) for candidate in grower._under_way()))
+        guess = _Guess(
+            before, workers.count <= _SPARING, (candidate for grower in (self, *following) for candidate in grower._under_way())
+        )
         self._certify(Deriver(before), guess, following)
         answers = derivable(growth.rules, before, workers, journal)
         self._look_ahead(guess, following)  # behind these questions
@@ -227,11 +229,12 @@ class _Guess:
 
     Args:
         rules: that are there.
+        spares: proofs that are not used cost more than waiting, since workers are few; else only what the rules derive counts.
         under_way: candidates that were asked about already.
     """
 
-    def __init__(self, rules: Sequence[Rule], under_way: Iterable[CandidateRule]) -> None:
-        given = list(under_way)
+    def __init__(self, rules: Sequence[Rule], spares: bool, under_way: Iterable[CandidateRule] = ()) -> None:
+        self._spares, given = spares, list(under_way) if spares else []
         self._deriver = Deriver([*rules, *map(supposed, given)])
         self._shapes = Counter(map(_without_attrs, given))
 
@@ -247,12 +250,15 @@ class _Guess:
         """Whether a candidate is worth a proof; it is under way then."""
         if self._deriver.derives(candidate):
             return False
-        self._deriver.add(supposed(candidate))
-        self._shapes[_without_attrs(candidate)] += 1
+        if self._spares:
+            self._deriver.add(supposed(candidate))
+            self._shapes[_without_attrs(candidate)] += 1
         return True
 
     def forget(self, candidate: CandidateRule) -> None:
         """What became of a candidate is known."""
+        if not self._spares:
+            return
         self._deriver.remove(supposed(candidate))
         self._shapes[_without_attrs(candidate)] -= 1
 
@@ -267,6 +273,8 @@ def _bare(term: Term) -> Hashable:
     return (term.op, term.attrs if not term.inputs else (), term.out, tuple(map(_bare, term.inputs)))
 
 
+_SPARING = 4
+"""Workers up to which proofs are asked for sparingly: eight have nothing else to do meanwhile, and the first process has."""
 _AHEAD = 8
 """Prospects for each worker that are under way: what a long one keeps waiting, others do not wait for."""
 

@@ -85,7 +85,7 @@ def test_units_of_every_kind_give_the_same_rules(count: int, alone: str) -> None
 def test_proofs_are_not_asked_of_what_others_under_way_seem_to_derive() -> None:
     plain, wide = (candidate_of(f"Concat[axis={axis}](Neg(x), Neg(u)) = Neg(Concat[axis={axis}](x, u))") for axis in (-1, -2))
     twice, other = candidate_of("Neg(Neg(x)) = x"), candidate_of("Neg(Neg(Neg(Neg(x)))) = x")
-    guess = stages._Guess([], [])
+    guess = stages._Guess([], True)
     assert guess.asks(plain) and guess.is_like_another(wide) and not guess.is_like_another(twice)
     assert guess.asks(twice) and not guess.asks(other)  # applied twice it derives that
     guess.forget(twice)
@@ -93,7 +93,9 @@ def test_proofs_are_not_asked_of_what_others_under_way_seem_to_derive() -> None:
     assert not guess.is_like_another(wide) and guess.asks(other)
     guess.learn(proved("Neg(Neg(x)) = x"))
     assert not guess.asks(candidate_of("Neg(Neg(Relu(x))) = Relu(x)"))
-    assert stages._Guess([], [plain]).is_like_another(wide)
+    assert stages._Guess([], True, [plain]).is_like_another(wide)
+    many = stages._Guess([], False)
+    assert many.asks(plain) and many.asks(twice) and many.asks(other) and not many.is_like_another(wide)
 
 
 def test_pieces_name_variables_as_one_would(monkeypatch: pytest.MonkeyPatch, alone: str) -> None:
