@@ -354,6 +354,8 @@ class Pairing:
             return Compared(False, worst(first), tuple(range(usual)))
         told = dict(enumerate(first))
         for number, error in enumerate(distances(ours[usual:], theirs[usual:]), usual):
+            if np.shape(ours[number]) != np.shape(theirs[number]):
+                return Compared(False, error, (number,))
             if not is_within(error, limit):
                 if _is_noise(ours[number], theirs[number], theirs[0]) or not (own := self._own_error(before, number)).is_small:
                     continue

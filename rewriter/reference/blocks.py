@@ -257,7 +257,7 @@ class Blocks:
 
 
 def _cuts(steps: Sequence[Fitted], inner: Collection[int], entries: int) -> _Cuts | None:
-    """Those that make blocks of some nodes; ``None`` where these have too few axes in common.
+    """Those that make blocks of some nodes; ``None`` where these have too few axes in common, or there are no entries.
 
     Args:
         inner: values that the nodes make.
@@ -273,7 +273,7 @@ def _cuts(steps: Sequence[Fitted], inner: Collection[int], entries: int) -> _Cut
         axis: max(size // _ROWS, 1) if axis == -2 and any(s.columns is not None for s in steps) else size
         for axis, size in free.items()
     }
-    if entries > _MOST * ENTRIES * math.prod(most.values()):
+    if not entries or entries > _MOST * ENTRIES * math.prod(most.values()):
         return None
     wanted, cuts = -(-entries // ENTRIES), _Cuts()
     for axis, size in free.items():

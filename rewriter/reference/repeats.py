@@ -65,12 +65,15 @@ class Repeats:
 
     def once(self, array: np.ndarray) -> np.ndarray:
         """The different parts."""
-        parts = array.reshape(len(self.which), -1, *array.shape[1:])
-        return parts[[self.which.index(number) for number in range(self.different)]].reshape(-1, *array.shape[1:])
+        each = len(array) // len(self.which)  # no -1, which beside a 0 is no number
+        parts = array.reshape(len(self.which), each, *array.shape[1:])
+        different = parts[[self.which.index(number) for number in range(self.different)]]
+        return different.reshape(self.different * each, *array.shape[1:])
 
     def whole(self, array: np.ndarray) -> np.ndarray:
         """All parts, of the different ones."""
-        return array.reshape(self.different, -1, *array.shape[1:])[list(self.which)].reshape(self.length(array.shape))
+        parts = array.reshape(self.different, len(array) // self.different, *array.shape[1:])
+        return parts[list(self.which)].reshape(self.length(array.shape))
 
     def length(self, shape: _Shape) -> _Shape:
         """The shape of all parts, of that of the different ones."""

@@ -7,10 +7,11 @@ import hashlib
 import numpy as np
 from onnx import ModelProto, TensorProto
 
+from mugraph.deadline import heed
 from mugraph.onnx import Model, ModelError
 from mugraph.onnx.scopes import nested_tensors
 from mugraph.onnx.weights import Weights, is_stored
-from mugraph.terms.shape import DataType
+from mugraph.terms.shape import DataType, TensorType
 
 __all__ = ["likeness"]
 
@@ -23,9 +24,14 @@ have fewer: rules ask what they hold."""
 _CONTENT = ("raw_data", "float_data", "int32_data", "double_data", "external_data", "data_location")
 
 
-def likeness(model: Model) -> str:
+def likeness(model: Model) -> str | None:
     """A digest of a model, whatever numbers its weights are: a run treats models that share it alike, unless a guard looks at
-    these."""
+    these.
+
+    ``None`` where numbers may decide what there is to compute: of a size that only a run tells, or a body of If, Loop or Scan.
+    """
+    if _is_decided_by_numbers(model):
+        return None
     copy = ModelProto()
     copy.CopyFrom(model.proto)
     for tensor in (*copy.graph.initializer, *nested_tensors(copy)):
@@ -35,6 +41,19 @@ def likeness(model: Model) -> str:
                 tensor.ClearField(field)
             tensor.raw_data = content
     return hashlib.blake2b(copy.SerializeToString(deterministic=True), digest_size=16).hexdigest()
+
+
+def _is_decided_by_numbers(model: Model) -> bool:
+    if any(attribute.HasField("g") or attribute.graphs for node in model.proto.graph.node for attribute in node.attribute):
+        return True
+    given = {name for type_ in model.inputs.values() if type_ is not None for name in _symbols(type_)}
+    made = (model.tables.types[value] for node in model.tables.nodes for value in node.values)
+    return any(type_ is None or not _symbols(type_) <= given for type_ in made)
+
+
+def _symbols(type_: TensorType) -> set[object]:
+    """The names in the dimensions of a tensor."""
+    return {name for dim in type_.shape if not isinstance(dim, int) for name in dim.symbols()}
 
 
 def _content(tensor: TensorProto, weights: Weights) -> bytes | None:
@@ -55,6 +74,7 @@ def _content(tensor: TensorProto, weights: Weights) -> bytes | None:
         return None
     content = hashlib.blake2b(digest_size=16)
     for piece in weights.chunks(tensor):
+        heed()
         content.update(piece)
     return content.digest()
 

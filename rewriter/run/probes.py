@@ -43,10 +43,12 @@ class InputProbe:
     Attributes:
         feed: the inputs.
         words: what is particular of them.
+        scale: of its floats: where it is not the usual one numbers may overflow, and rounding decides more than elsewhere.
     """
 
     feed: Mapping[str, np.ndarray]
     words: str
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,4 +264,4 @@ class _Drawn:
         dims = [f"{dimension_in_words(name)} = {size}" for name, size in sizes.items() if size != self.measured[name]]
         differs += [f"with {', '.join(numbers)}"] if numbers else []
         differs += [", ".join(dims)] if dims else []
-        return InputProbe(feed, " and ".join(differs))
+        return InputProbe(feed, " and ".join(differs), scale)

@@ -142,9 +142,10 @@ class Verdicts:
         )
 
     @cached_property
-    def _alike(self) -> _Keys:
-        """The keys of what is remembered of models that differ in their weights alone."""
-        return self._keys(f"like {likeness(self._bench.task.model)}")
+    def _alike(self) -> _Keys | None:
+        """The keys of what is remembered of models that differ in their weights alone; ``None`` where these decide too much."""
+        digest_ = likeness(self._bench.task.model) if self._bench.task.measures else None
+        return None if digest_ is None else self._keys(f"like {digest_}")
 
     def recall(self) -> Decision | None:
         """The decision of an earlier run; ``None`` where there is none that holds, or another was asked for."""
@@ -152,7 +153,7 @@ class Verdicts:
         if not options.use_verdicts or options.explain:
             return None
         record, is_own = self._best(self._own), True
-        if record is None and self._bench.task.measures:
+        if record is None and self._stored(self._own.incumbent) is None and self._alike is not None:
             record, is_own = self._best(self._alike), False
         if record is None:
             return None
@@ -185,7 +186,7 @@ class Verdicts:
         """
         task = self._bench.task
         record = self._stored(self._own.incumbent) if task.options.use_verdicts else None
-        if record is None and task.options.use_verdicts and task.measures:
+        if record is None and task.options.use_verdicts and self._alike is not None:
             record = self._stored(self._alike.incumbent)
         if record is None or not record.is_gain:
             return None
@@ -203,8 +204,9 @@ class Verdicts:
         winner = decision.winner
         is_gain = winner is not None and outcome.latency is not None
         keys = [self._own.verdict] if decision.is_verdict else []
-        keys += [self._own.incumbent, self._alike.incumbent] if is_gain else []
-        keys += [self._alike.verdict] if is_gain and decision.is_verdict else []
+        keys += [self._own.incumbent] if is_gain else []
+        if is_gain and self._alike is not None and not self._is_slower_than_alike(outcome):
+            keys += [self._alike.incumbent, *([self._alike.verdict] if decision.is_verdict else [])]
         if not keys:
             return
         rules = {} if winner is None else {move.direction.rule.id: move.direction.rule for move in winner.moves}
@@ -215,6 +217,14 @@ class Verdicts:
             [rule for rule in rules.values() if kernel_of_rule(rule) is not None],
         )
         self._bench.store.remember_all(dict.fromkeys(keys, kept.text()))
+
+    def _is_slower_than_alike(self, outcome: Outcome) -> bool:
+        """Whether what is remembered of a model of other weights is better: a guard may refuse some of it on these."""
+        best = None if self._alike is None else self._stored(self._alike.incumbent)
+        if best is None:
+            return False
+        ratio, other = Speed.ratios([best.outcome.speed, outcome.speed])
+        return ratio < _FASTER * other
 
     def replayed(self, text: str) -> Decision:
         """The decision that a verdict records. Raises StaleVerdict where it is not reached any more."""

@@ -171,3 +171,37 @@ def test_a_branch_that_no_input_takes_is_not_tested(bound: float, verdict: Equal
     assert comparison.verdict is verdict
     assert ("no input takes its then_branch" in text_of(comparison)) is (verdict is Equality.UNDECIDED)
     assert compared(tmp_path, branches("Relu(x)"), branches("Relu(x)")).verdict is Equality.PROVED
+
+
+def _half(body: str, **tensors: Any) -> ModelProto:
+    """A model of halves."""
+    proto = small_model(f"(float16[1,N,8] x) => (float16[1,K,8] y) {{ {body} }}", **tensors)
+    for tensor in proto.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    return proto
+
+
+def test_another_shape_is_a_difference_whatever_is_rounded(tmp_path: Path) -> None:
+    """Sums of many halves are far from those in float64, and so are their cosines."""
+    ends = {"times": np.float32(37), "one": [1], "zero": [0], "cut": [700]}
+    whole = _half("a = Mul(x, times) b = CumSum(a, one) y = Cos(b)", **ends)
+    comparison = compared(
+        tmp_path, whole, _half("a = Mul(x, times) b = CumSum(a, one) c = Slice(b, zero, cut, one) y = Cos(c)", **ends)
+    )
+    assert comparison.verdict is Equality.DIFFERENT, text_of(comparison)
+    assert differing_inputs(comparison) == ["N = 701"]
+
+
+def test_what_float64_does_not_tell_of_is_not_equal(tmp_path: Path) -> None:
+    """Scores so large that halves choose another key than float64, and keys of which the second model hides the later ones."""
+    text = """n = Shape<start = 1, end = 2>(x) m = Slice(mask, zero, n, two) k = Transpose<perm = [0, 2, 1]>(x) s = MatMul(x, k)
+        f = Mul(s, times) a = Add(f, m) w = Softmax<axis = -1>(a) y = MatMul(w, x)"""
+    models = []
+    for hidden in (0.0, -60000.0):
+        mask = np.zeros((1, 1, 2048), np.float32)
+        mask[..., 600:] = hidden
+        models.append(_half(text, mask=mask, zero=[0], two=[2], times=np.float32(8)))
+    comparison = compared(tmp_path, *models)
+    assert comparison.verdict in (Equality.UNDECIDED, Equality.DIFFERENT), text_of(comparison)
+    assert compared(tmp_path, models[0], models[0]).verdict is Equality.PROVED

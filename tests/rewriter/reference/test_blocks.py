@@ -106,6 +106,17 @@ def test_results_are_the_same_bit_for_bit(
             assert identical(one, other)
 
 
+def test_a_cache_without_entries_is_joined_with_what_is_new() -> None:
+    """Between values that have entries; what has none has no blocks."""
+    text = f"""{HEAD} g (float[2,4,0,8] past, float[2,4,96,8] new) => (float[2,4,96,8] y, float[2,4,0,8] z) {{
+        a = Neg(past) z = Exp(a) b = Neg(new) y = Concat<axis = 2>(a, b) }}"""
+    model = load(parse_model(text))
+    feed = random_inputs(model, {}, 1)
+    y, z = reference_outputs(model, [feed])[0]
+    np.testing.assert_array_equal(y, -feed["new"].astype(np.float64))
+    assert z.shape == (2, 4, 0, 8)
+
+
 def _random_graph(seed: int) -> Model:
     """A graph of what may be computed by blocks, of broadcast operands, some read again later."""
     rng = np.random.default_rng(seed)

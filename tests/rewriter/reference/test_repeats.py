@@ -106,3 +106,14 @@ def test_parts_are_equal_where_all_inputs_repeat_them() -> None:
     assert Repeats.of({"x": np.array([0.0, -0.0])}) is None and Repeats.of({"x": np.array(["a", "a"], object)}) is None
     array, which = np.arange(12).reshape(6, 2), Repeats((0, 1, 1))
     assert identical(which.once(array), array[:4]) and identical(which.whole(array[:4]), array[[0, 1, 2, 3, 2, 3]])
+    empty = np.empty((6, 0, 3))
+    assert which.once(empty).shape == (4, 0, 3) and which.whole(empty[:4]).shape == empty.shape
+    assert Repeats.of({"x": empty}) == Repeats((0,) * 6)
+
+
+@pytest.mark.parametrize("shape", ["4,0,3", "4,3,0", "0,4,3"])
+def test_tensors_without_entries_have_parts_without_entries(shape: str) -> None:
+    text = f"{HEAD} g (float[{shape}] x) => (float[{shape}] y) {{ a = Neg(x) y = Relu(a) }}"
+    model = load(parse_model(text))
+    for (found,) in reference_outputs(model, [random_inputs(model, {}, seed) for seed in (1, 2)]):
+        assert found.shape == tuple(map(int, shape.split(",")))

@@ -141,6 +141,31 @@ def test_the_best_result_of_other_weights_is_tried_with_another_budget(
     assert outcome.improved and not outcome.cached_verdict and "Neg" not in ops(out)
 
 
+def test_what_a_model_has_itself_comes_before_what_others_have(first: Path, tmp_path: Path) -> None:
+    """The second model's weights allow less, with a budget that the first did not have yet."""
+    divisors = np.concatenate([[0.0], 1 + np.random.default_rng(2).random(47)])
+    second = tmp_path / "second.out.onnx"
+    assert run(saved(tmp_path / "second.onnx", model(2, C=divisors)), second, budget=25).improved and "Div" in ops(second)
+    outcome = run(tmp_path / "first.onnx", first, budget=25)
+    assert outcome.improved and not outcome.cached_verdict and not {"Neg", "Div"} & set(ops(first))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "p = MatMul(x, W) n = NonZero(p) y = Cast<to = 1>(n)",
+        "p = MatMul(x, W) m = ReduceMax<keepdims = 0>(p) t = Cast<to = 9>(m)"
+        " y = If(t) <then_branch = a () => (float[16,48] s) { s = Neg(p) },"
+        " else_branch = b () => (float[16,48] s) { s = Exp(p) }>",
+    ],
+)
+def test_models_whose_numbers_decide_what_is_computed_are_not_alike(tmp_path: Path, body: str) -> None:
+    proto = parse_model(f'<ir_version: 8, opset_import: ["" : 17]> g (float[16,64] x) => (float[a,b] y) {{ {body} }}')
+    weights = np.random.default_rng(1).standard_normal((64, 48)).astype(np.float32)
+    proto.graph.initializer.append(numpy_helper.from_array(weights, "W"))
+    assert likeness(load(saved(tmp_path / "m.onnx", proto))) is None
+
+
 def changed(change: Callable[[ModelProto], object]) -> ModelProto:
     proto = model(1)
     change(proto)
