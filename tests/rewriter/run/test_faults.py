@@ -27,7 +27,7 @@ PLACES = {
     "rewriter.run.proposing.Proposer.propose": "searching",
     "rewriter.run.checking.Checker.check": "checking candidates",
     "rewriter.run.accept.compare": "checking candidates",
-    "rewriter.reference.nodes.get_operator": "checking candidates",
+    "rewriter.reference.evaluation._ModelEvaluation.outputs": "checking candidates",
 }
 """What breaks, and what the run is doing then."""
 
