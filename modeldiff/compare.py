@@ -346,37 +346,40 @@ def _outputs(
         ]
         usual = [compare(second, first) for first, second in filter(None, pairs[: pairing.before.usual])]
         run = worst(usual) if usual else None
-        upstream = _upstream(pairing.after, value)
+        upstream, name = _upstream(pairing.after, value), pairing.after.name(value)
+        changed = [region for region in regions if upstream.intersection(region.after)]
         is_drawn = not upstream.isdisjoint(pairing.after.drawing)  # then two runs tell nothing
         if pairing.after.made(value) in pairing.pins:
             verdict = Equality.DIFFERENT
         elif _corresponds(pairing, value, other):
-            verdict = heaviest([region.verdict for region in regions if upstream.intersection(region.after)])
+            verdict = heaviest([region.verdict for region in changed])
             if verdict is Equality.DIFFERENT or run is None or is_drawn:
                 pass  # of equal operands, equal results: what follows a difference is none
             elif _is_far(pairing, value, other, run):
                 verdict = heaviest([verdict, Equality.UNDECIDED])
-                problems.append(f"output {pairing.after.name(value)}: {_FAR_APART}")
+                problems.append(f"output {name}: {_FAR_APART}")
             else:
                 far = [
                     number
                     for number, pair in list(enumerate(pairs))[pairing.before.usual :]
                     if pair is not None and _is_far(pairing, value, other, compare(pair[1], pair[0]))
                 ]
-                claims = [claim for region in regions if upstream.intersection(region.after) for claim in region.claims]
-                tested = [claim for claim, known in claims if not known.is_proved]
-                untold = {n for n in far if inputs.probes[n].scale == 1 and any(n not in claim.inputs for claim in tested)}
+                untold = [n for n in far if inputs.probes[n].scale == 1 and not _is_told(changed, n)]
                 verdict = heaviest([verdict, Equality.UNDECIDED]) if untold else verdict
-                for words, apart in ((_UNTOLD, untold), (_OTHERWISE, set(far) - untold)):
+                for words, apart in ((_UNTOLD, untold), (_OTHERWISE, [n for n in far if n not in untold])):
                     if apart:
-                        told = words.format("; ".join(inputs.probes[number].words for number in sorted(apart)))
-                        problems.append(f"output {pairing.after.name(value)}: {told}")
+                        problems.append(f"output {name}: {words.format('; '.join(inputs.probes[n].words for n in apart))}")
         elif run is not None and not is_drawn:
             verdict = Equality.TESTED if pairing.is_equal(value, other, run) else Equality.DIFFERENT
         else:
             verdict = Equality.UNDECIDED
-        found.append(ComparedOutput(pairing.after.name(value), Equality.DIFFERENT if refused else verdict, run))
+        found.append(ComparedOutput(name, Equality.DIFFERENT if refused else verdict, run))
     return tuple(found), problems
+
+
+def _is_told(regions: Sequence[DiffRegion], number: int) -> bool:
+    """Whether numbers tell of all that was changed, and is not proved, on one of the inputs."""
+    return all(number in claim.inputs for region in regions for claim, known in region.claims if not known.is_proved)
 
 
 def _is_far(pairing: Pairing, value: int, other: int, run: Error) -> bool:

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 
 from mugraph.terms.shape import DataType
-from rewriter.reference import INFINITE, Error, compare, worst
+from rewriter.reference import INFINITE, Error, compare
 from rewriter.run.accept import FLOORS
 
-__all__ = ["distance", "distances", "is_rounding", "is_within", "worst_distance"]
+__all__ = ["distance", "distances", "is_rounding", "is_within"]
 
 
 _ROUNDINGS = 8
@@ -88,11 +88,6 @@ def distances(actual: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> lis
         found = next((error for other, another, error in known if other is a and another is w), None)
         known.append((a, w, distance(a, w) if found is None else found))
     return [error for _, _, error in known]
-
-
-def worst_distance(actual: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> Error:
-    """The worst of several pairs of tensors."""
-    return worst(distances(actual, wanted))
 
 
 def is_within(error: Error, limit: float) -> bool:

@@ -132,9 +132,10 @@ class _Run:
         self.tensors, self.narrow, self.repeats = tensors, narrow, repeats
         self.held: set[int] = set()
         self.threads: SideBySide | None = None
-        for value, array in tensors.by_value.items() if repeats is not None else ():
-            if repeats is not None and np.ndim(array):
-                self.hold(value, repeats.once(array))
+        if repeats is not None:
+            for value, array in tensors.by_value.items():
+                if np.ndim(array):
+                    self.hold(value, repeats.once(array))
 
     def hold(self, value: int, parts: np.ndarray) -> None:
         """Enters the different parts of a value."""
@@ -145,6 +146,10 @@ class _Run:
         """A value that was computed, all parts of it."""
         array = self.tensors.by_value[value]
         return array if self.repeats is None or value not in self.held else self.repeats.whole(array)
+
+    def shape(self, value: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of all parts of a value, of that of what ``tensors`` has of it."""
+        return shape if self.repeats is None or value not in self.held else self.repeats.length(shape)
 
     def read(self, value: int) -> Tensor:
         """A value that was computed."""
@@ -319,7 +324,7 @@ class _ModelEvaluation:
             results = repeats.computed(node, attrs, operands, held, shape, SharedReal(np.float64, run.threads))
         for value, parts in zip(node.values, results or (), strict=results is not None):
             run.hold(value, parts)
-            bind_shape(tensors.sizes, graph.type(value), repeats.length(parts.shape))
+            bind_shape(tensors.sizes, graph.type(value), run.shape(value, parts.shape))
         return results is not None
 
     def _evaluate_blocks(
@@ -349,9 +354,8 @@ class _ModelEvaluation:
             tensors.by_value.update(blocks.compute(given, kept, each))
         run.held |= blocks.held
         for step in blocks.steps:
-            value, shape = step.node.values[0], step.shape
-            is_held = run.repeats is not None and value in run.held
-            bind_shape(tensors.sizes, graph.type(value), run.repeats.length(shape) if run.repeats and is_held else shape)
+            value = step.node.values[0]
+            bind_shape(tensors.sizes, graph.type(value), run.shape(value, step.shape))
         return len(chosen)
 
     def _widened(self, array: np.ndarray) -> np.ndarray:

@@ -97,13 +97,12 @@ def model_probes(
     others = [chosen for chosen in choices(model, sizes) if chosen != timed]
     for seed, chosen in enumerate(others, 21):
         alternatives = [sizes] if half == sizes else [sizes, half]
-        found.append([drawn.probe(each, 1.0, seed, chosen) for each in alternatives if drawn.exist(each)])
+        found.append(drawn.probes(alternatives, 1.0, seed, chosen))
     for seed, (scale, other) in enumerate(zip(_SCALES, _other_sizes(sizes), strict=True), 11):
         alternatives = [other] if other == sizes else [other, sizes]
-        scaled = [drawn.probe(each, scale, seed, timed) for each in alternatives if drawn.exist(each)]
+        scaled = drawn.probes(alternatives, scale, seed, timed)
         found.append([replace(probe, feed=few_parts(probe.feed, parts)) for probe in scaled])
-    for seed, given in enumerate(further, 31):
-        found.append([drawn.probe(each, 1.0, seed, timed) for each in given if drawn.exist(each)])
+    found += [drawn.probes(given, 1.0, seed, timed) for seed, given in enumerate(further, 31)]
     return found
 
 
@@ -235,7 +234,13 @@ class _Drawn:
     measured: Mapping[str, Dim]
     timed: Mapping[str, float]
 
-    def exist(self, sizes: Mapping[str, Dim]) -> bool:
+    def probes(
+        self, alternatives: Sequence[Mapping[str, Dim]], scale: float, seed: int, chosen: Mapping[str, float]
+    ) -> list[InputProbe]:
+        """Inputs of a seed, with some numbers for those that decide something, of each of some sizes of which there are any."""
+        return [self._probe(sizes, scale, seed, chosen) for sizes in alternatives if self._exist(sizes)]
+
+    def _exist(self, sizes: Mapping[str, Dim]) -> bool:
         """Whether inputs of these sizes exist, and every value has entries for them, as far as its type says, read or not.
 
         A dimension may be a symbol less a number, and a window may be larger than its image, or the operands of onnxruntime's
@@ -256,8 +261,7 @@ class _Drawn:
         fed = all(shape is not None and min(shape, default=1) >= 1 for shape in inputs)
         return fed and all(not isinstance(dim, int) or dim >= 1 for dim in (evaluate_dim(dim, sizes) for dim in dims))
 
-    def probe(self, sizes: Mapping[str, Dim], scale: float, seed: int, chosen: Mapping[str, float]) -> InputProbe:
-        """Inputs of a seed, with some numbers for those that decide something."""
+    def _probe(self, sizes: Mapping[str, Dim], scale: float, seed: int, chosen: Mapping[str, float]) -> InputProbe:
         feed = random_inputs(self.model, sizes, seed, scale, chosen)
         differs = [f"at scale {scale:g}"] if scale != 1 else []
         numbers = [f"{name} = {number:g}" for name, number in chosen.items() if number != self.timed.get(name)]

@@ -101,6 +101,12 @@ def _without_gains(outcome: Outcome) -> list[Fired]:
     return [replace(fired, gain_microseconds=0.0) for fired in outcome.fired]
 
 
+def _is_faster(one: Outcome, other: Outcome) -> bool:
+    """Whether what a run made is faster than what another made, beyond noise."""
+    first, second = Speed.ratios([one.speed, other.speed])
+    return first < _FASTER * second
+
+
 @dataclass(frozen=True, slots=True)
 class _Keys:
     """Where the store keeps what is remembered of a model.
@@ -167,8 +173,7 @@ class Verdicts:
         record, best = self._stored(keys.verdict), self._stored(keys.incumbent)
         if record is None or best is None:
             return record
-        ratio, other = Speed.ratios([best.outcome.speed, record.outcome.speed])
-        return best if ratio < _FASTER * other else record
+        return best if _is_faster(best.outcome, record.outcome) else record
 
     def _stored(self, key: str) -> _StoredVerdict | None:
         """What is kept under a key; ``None`` where nothing is, or nothing that can be read."""
@@ -184,9 +189,10 @@ class Verdicts:
         Args:
             search: that makes it; its rules and sizes are this run's.
         """
-        task = self._bench.task
-        record = self._stored(self._own.incumbent) if task.options.use_verdicts else None
-        if record is None and task.options.use_verdicts and self._alike is not None:
+        if not self._bench.task.options.use_verdicts:
+            return None
+        record = self._stored(self._own.incumbent)
+        if record is None and self._alike is not None:
             record = self._stored(self._alike.incumbent)
         if record is None or not record.is_gain:
             return None
@@ -205,7 +211,7 @@ class Verdicts:
         is_gain = winner is not None and outcome.latency is not None
         keys = [self._own.verdict] if decision.is_verdict else []
         keys += [self._own.incumbent] if is_gain else []
-        if is_gain and self._alike is not None and not self._is_slower_than_alike(outcome):
+        if is_gain and self._alike is not None and not self._is_beaten(self._alike, outcome):
             keys += [self._alike.incumbent, *([self._alike.verdict] if decision.is_verdict else [])]
         if not keys:
             return
@@ -218,13 +224,10 @@ class Verdicts:
         )
         self._bench.store.remember_all(dict.fromkeys(keys, kept.text()))
 
-    def _is_slower_than_alike(self, outcome: Outcome) -> bool:
-        """Whether what is remembered of a model of other weights is better: a guard may refuse some of it on these."""
-        best = None if self._alike is None else self._stored(self._alike.incumbent)
-        if best is None:
-            return False
-        ratio, other = Speed.ratios([best.outcome.speed, outcome.speed])
-        return ratio < _FASTER * other
+    def _is_beaten(self, keys: _Keys, outcome: Outcome) -> bool:
+        """Whether the incumbent that is kept under some keys is better: of other weights a guard may allow more than of these."""
+        best = self._stored(keys.incumbent)
+        return best is not None and _is_faster(best.outcome, outcome)
 
     def replayed(self, text: str) -> Decision:
         """The decision that a verdict records. Raises StaleVerdict where it is not reached any more."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,16 +14,9 @@ from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.distance import distance, is_within
 from modeldiff.faults import ModelDifference
 from rewriter.reference import InputError
-from tests.support.compared import text_of, written
+from tests.support.compared import compared, text_of, written
 from tests.support.fuzzing import attack
 from tools.fuzz.diffs import PAIRS, drawn, small_model
-
-
-def compared(tmp_path: Path, before: ModelProto, after: ModelProto, **options: Any) -> ModelComparison:
-    paths = [tmp_path / f"{place}.onnx" for place in range(2)]
-    for path, proto in zip(paths, (before, after), strict=True):
-        onnx.save(proto, path)
-    return compare_models(*paths, **options)
 
 
 def differences(comparison: ModelComparison) -> list[ModelDifference]:

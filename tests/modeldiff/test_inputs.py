@@ -11,22 +11,15 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from modeldiff.compare import Equality, ModelComparison, compare_models
+from modeldiff.compare import Equality, ModelComparison
 from modeldiff.telling import as_json, sentence
 from modeldiff.telling import tested_on as inputs_in_words
 from rewriter.reference import InputError
-from tests.support.compared import text_of
+from tests.support.compared import compared, text_of
 from tools.fuzz.diffs import drawn, small_model
 
 FREE = "(float[N,M,4] x) => (float[N,M,4] y)"
 ROW = drawn(4)
-
-
-def compared(tmp_path: Path, before: ModelProto, after: ModelProto, **options: Any) -> ModelComparison:
-    paths = [tmp_path / f"{place}.onnx" for place in range(2)]
-    for path, proto in zip(paths, (before, after), strict=True):
-        onnx.save(proto, path)
-    return compare_models(*paths, **options)
 
 
 def differing_inputs(comparison: ModelComparison) -> list[str]:

@@ -181,12 +181,18 @@ def test_no_kernel_is_glanced_at_while_that_is_disturbed(source: Path, monkeypat
             assert len(glanced) == quiet
 
 
+@pytest.fixture
+def foreseen(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The candidates whose kernels are compiled beside other work."""
+    found: list[object] = []
+    monkeypatch.setattr(RunKernels, "foresee", lambda _, candidate: found.append(candidate))
+    return found
+
+
 def test_kernels_of_the_candidate_that_is_tried_first_are_compiled_beside_what_goes_before(
-    source: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, foreseen: list[object]
 ) -> None:
     """Whether or not there is time to glance at them: the prices by which it came to be the best may be the last."""
-    foreseen: list[object] = []
-    monkeypatch.setattr(RunKernels, "foresee", lambda _, candidate: foreseen.append(candidate))
     with workbench(source, RULES) as bench:
         proposals = proposals_of(bench)
         proposer = proposer_of(bench)
@@ -196,11 +202,7 @@ def test_kernels_of_the_candidate_that_is_tried_first_are_compiled_beside_what_g
         assert foreseen == [proposals.searched.better[0]]
 
 
-def test_kernels_of_what_a_search_likes_best_are_compiled_beside_the_rest_of_it(
-    source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    foreseen: list[object] = []
-    monkeypatch.setattr(RunKernels, "foresee", lambda _, candidate: foreseen.append(candidate))
+def test_kernels_of_what_a_search_likes_best_are_compiled_beside_the_rest_of_it(source: Path, foreseen: list[object]) -> None:
     with workbench(source, RULES) as bench:
         search, graph = new_search(bench), bench.task.model.graph
         best = search.run(graph, frozenset()).better[0]
