@@ -21,8 +21,10 @@ from rewriter.cost.schedules import default_schedules
 from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import DraftKernel, KernelBuilder
 from rewriter.kernels.fuse.scope import PLAIN, Form
+from rewriter.kernels.matched import matches_of
+from rewriter.kernels.preparing import joins
 from rewriter.kernels.programs import Scheduled
-from rewriter.kernels.proposals import KernelProposals, joins, matches_of
+from rewriter.kernels.proposals import KernelProposals
 from rewriter.search.directions import Direction, compile_rules
 from rewriter.search.moves import Moves
 from rewriter.search.replay import replay
