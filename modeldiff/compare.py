@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -250,6 +250,41 @@ def _regions(
 ) -> Iterator[DiffRegion]:
     """What is not common to both models, in connected parts: cut where values correspond."""
     before, after = pairing.before, pairing.after
+    ours, theirs, graph = _changed(pairing)
+    ends: dict[Node, list[tuple[EqualityClaim, Judged] | ModelDifference]] = {}
+    alone: list[DiffRegion] = []
+    ended: list[tuple[EqualityClaim, Judged] | ModelDifference] = [*judged, *differences]
+    for item in ended:
+        claim = item if isinstance(item, ModelDifference) else item[0]
+        sides = (after, claim.after), (before, claim.before)
+        makers = [n for side, value in sides if value is not None and (n := side.maker(value)) is not None and n in graph]
+        if makers:
+            graph.add_edge(makers[0], makers[-1])
+            ends.setdefault(makers[0], []).append(item)
+        elif isinstance(item, ModelDifference):
+            alone.append(DiffRegion(Equality.DIFFERENT, (), (), differences=(item,)))
+        elif not item[1].is_proved:  # of a stored tensor that the model before computes, or has with other roundings
+            alone.append(DiffRegion(Equality.TESTED, (), (), (item,)))
+    parts = []
+    for members in _components(pairing, graph, ours):
+        items = [item for node in members for item in ends.get(node, ())]
+        first = [node for node in theirs if node in members]
+        second = [node for node in ours if node in members]
+        parts.append((min((after.place[n] for n in second), default=len(after.nodes)), first, second, items))
+    for _, first, second, items in sorted(parts, key=lambda part: part[0]):
+        claims = tuple(item for item in items if not isinstance(item, ModelDifference))
+        found = tuple(item for item in items if isinstance(item, ModelDifference))
+        reasons = tuple(f"{after.label(node)}: {pairing.unknown[node]}" for node in second if node in pairing.unknown)
+        if not all(known.is_proved for _, known in claims):
+            reasons += tuple(dict.fromkeys(pairing.untaken(first, second)))
+            reasons += tuple(reason for claim, known in claims if not known.is_proved for reason in pairing.other_weights(claim))
+        yield DiffRegion(_verdict(second, claims, found, reasons), tuple(first), tuple(second), claims, found, reasons)
+    yield from alone
+
+
+def _changed(pairing: Pairing) -> tuple[list[Node], list[Node], nx.Graph]:
+    """The nodes of the model after that are not common to both, those of the one before, and which of them hang together."""
+    before, after = pairing.before, pairing.after
     kept = set(pairing.kept.values())
     ours = [node for node in after.nodes if node not in pairing.kept and node.op != "Identity"]
     theirs = [node for node in before.nodes if node not in kept and node.op != "Identity"]
@@ -266,41 +301,18 @@ def _regions(
             maker = before.maker(value)
             if maker in graph and pairing.stands_for(value) not in shared:
                 graph.add_edge(maker, node)
-    ends: dict[Node, list[tuple[EqualityClaim, Judged] | ModelDifference]] = {}
-    alone: list[DiffRegion] = []
-    ended: list[tuple[EqualityClaim, Judged] | ModelDifference] = [*judged, *differences]
-    for item in ended:
-        claim = item if isinstance(item, ModelDifference) else item[0]
-        sides = (after, claim.after), (before, claim.before)
-        makers = [n for side, value in sides if value is not None and (n := side.maker(value)) is not None and n in graph]
-        if makers:
-            graph.add_edge(makers[0], makers[-1])
-            ends.setdefault(makers[0], []).append(item)
-        elif isinstance(item, ModelDifference):
-            alone.append(DiffRegion(Equality.DIFFERENT, (), (), differences=(item,)))
-        elif not item[1].is_proved:  # of a stored tensor that the model before computes, or has with other roundings
-            alone.append(DiffRegion(Equality.TESTED, (), (), (item,)))
+    return ours, theirs, graph
+
+
+def _components(pairing: Pairing, graph: nx.Graph, ours: Sequence[Node]) -> list[set[Node]]:
+    """The connected parts; what only the model before has belongs to a part that is not understood, where there is one."""
     components = [set(members) for members in nx.connected_components(graph)]
     open_end = next((members for members in components if not members.isdisjoint(pairing.unknown)), None)
-    if open_end is not None:  # it may compute what nothing else stands for
-        for members in components:
-            open_end |= members if members.isdisjoint(ours) else set()
-        components = [members for members in components if not members.isdisjoint(ours)]
-    parts = []
-    for members in components:
-        items = [item for node in members for item in ends.get(node, ())]
-        first = [node for node in theirs if node in members]
-        second = [node for node in ours if node in members]
-        parts.append((min((after.place[n] for n in second), default=len(after.nodes)), first, second, items))
-    for _, first, second, items in sorted(parts, key=lambda part: part[0]):
-        claims = tuple(item for item in items if not isinstance(item, ModelDifference))
-        found = tuple(item for item in items if isinstance(item, ModelDifference))
-        reasons = tuple(f"{after.label(node)}: {pairing.unknown[node]}" for node in second if node in pairing.unknown)
-        if not all(known.is_proved for _, known in claims):
-            reasons += tuple(dict.fromkeys(pairing.untaken(first, second)))
-            reasons += tuple(reason for claim, known in claims if not known.is_proved for reason in pairing.other_weights(claim))
-        yield DiffRegion(_verdict(second, claims, found, reasons), tuple(first), tuple(second), claims, found, reasons)
-    yield from alone
+    if open_end is None:
+        return components
+    for members in components:  # it may compute what nothing else stands for
+        open_end |= members if members.isdisjoint(ours) else set()
+    return [members for members in components if not members.isdisjoint(ours)]
 
 
 def _verdict(
@@ -321,15 +333,33 @@ def _outputs(
     model: Model, pairing: Pairing, inputs: CommonInputs, regions: Sequence[DiffRegion]
 ) -> tuple[tuple[ComparedOutput, ...], list[str]]:
     """The outputs; and why onnxruntime does not run the model after, or which of its results belie that nothing differs."""
-    runs, problems = list[list[Any] | None](), list[str]()
-    refused: dict[str, RuntimeFailure] = {}
+    runs, refused, problems = _results(model, pairing.before, inputs)
+    order, found = pairing.output_order(), []
+    for number, (value, other) in enumerate(_output_pairs(pairing)):
+        pairs = [
+            None if run is None else (first[order[number]], run[number]) for first, run in zip(inputs.outputs, runs, strict=False)
+        ]
+        usual = [compare(second, first) for first, second in filter(None, pairs[: pairing.before.usual])]
+        run, name = worst(usual) if usual else None, pairing.after.name(value)
+        verdict, told = _output_verdict(pairing, inputs, regions, value, other, run, pairs)
+        problems += [f"output {name}: {words}" for words in told]
+        found.append(ComparedOutput(name, Equality.DIFFERENT if refused else verdict, run))
+    return tuple(found), problems
+
+
+def _results(
+    model: Model, before: ComparedModel, inputs: CommonInputs
+) -> tuple[list[list[Any] | None], Collection[str], list[str]]:
+    """What onnxruntime gives for the model after on each input; the inputs on which it refuses; and what is to be said of it."""
+    runs, refused = list[list[Any] | None](), dict[str, RuntimeFailure]()
+    problems: list[str] = []
     try:
         session = new_session(model.path or model.weights.memory, spinning=False)
         for number, probe in enumerate(inputs.probes if inputs.outputs else ()):
             try:
                 runs.append(session.run(None, fed_to(model, probe)))
             except RuntimeFailure as problem:
-                if number < pairing.before.usual:
+                if number < before.usual:
                     raise
                 runs.append(None)
                 refused[probe.words] = problem
@@ -339,42 +369,51 @@ def _outputs(
     if refused:
         where, why = "; ".join(refused), next(iter(refused.values()))
         problems.append(f"onnxruntime runs the model before on inputs {where}, and not the one after: {why}")
-    order, found = pairing.output_order(), []
-    for number, (value, other) in enumerate(_output_pairs(pairing)):
-        pairs = [
-            None if run is None else (first[order[number]], run[number]) for first, run in zip(inputs.outputs, runs, strict=False)
-        ]
-        usual = [compare(second, first) for first, second in filter(None, pairs[: pairing.before.usual])]
-        run = worst(usual) if usual else None
-        upstream, name = _upstream(pairing.after, value), pairing.after.name(value)
-        changed = [region for region in regions if upstream.intersection(region.after)]
-        is_drawn = not upstream.isdisjoint(pairing.after.drawing)  # then two runs tell nothing
-        if pairing.after.made(value) in pairing.pins:
-            verdict = Equality.DIFFERENT
-        elif _corresponds(pairing, value, other):
-            verdict = heaviest([region.verdict for region in changed])
-            if verdict is Equality.DIFFERENT or run is None or is_drawn:
-                pass  # of equal operands, equal results: what follows a difference is none
-            elif _is_far(pairing, value, other, run):
-                verdict = heaviest([verdict, Equality.UNDECIDED])
-                problems.append(f"output {name}: {_FAR_APART}")
-            else:
-                far = [
-                    number
-                    for number, pair in list(enumerate(pairs))[pairing.before.usual :]
-                    if pair is not None and _is_far(pairing, value, other, compare(pair[1], pair[0]))
-                ]
-                untold = [n for n in far if inputs.probes[n].scale == 1 and not _is_told(changed, n)]
-                verdict = heaviest([verdict, Equality.UNDECIDED]) if untold else verdict
-                for words, apart in ((_UNTOLD, untold), (_OTHERWISE, [n for n in far if n not in untold])):
-                    if apart:
-                        problems.append(f"output {name}: {words.format('; '.join(inputs.probes[n].words for n in apart))}")
-        elif run is not None and not is_drawn:
-            verdict = Equality.TESTED if pairing.is_equal(value, other, run) else Equality.DIFFERENT
-        else:
-            verdict = Equality.UNDECIDED
-        found.append(ComparedOutput(name, Equality.DIFFERENT if refused else verdict, run))
-    return tuple(found), problems
+    return runs, refused, problems
+
+
+def _output_verdict(
+    pairing: Pairing,
+    inputs: CommonInputs,
+    regions: Sequence[DiffRegion],
+    value: int,
+    other: int,
+    run: Error | None,
+    pairs: Sequence[tuple[Any, Any] | None],
+) -> tuple[Equality, list[str]]:
+    """The verdict on an output, and what is to be said of it.
+
+    Args:
+        value, other: the output of the model after, and of the one before.
+        run: how far apart they are in onnxruntime, at worst on usual inputs; None where that does not run both.
+        pairs: of each input what they are there, before and after.
+    """
+    upstream = _upstream(pairing.after, value)
+    is_drawn = not upstream.isdisjoint(pairing.after.drawing)  # then two runs tell nothing
+    if pairing.after.made(value) in pairing.pins:
+        return Equality.DIFFERENT, []
+    if not _corresponds(pairing, value, other):
+        if run is None or is_drawn:
+            return Equality.UNDECIDED, []
+        return Equality.TESTED if pairing.is_equal(value, other, run) else Equality.DIFFERENT, []
+    changed = [region for region in regions if upstream.intersection(region.after)]
+    verdict = heaviest([region.verdict for region in changed])
+    if verdict is Equality.DIFFERENT or run is None or is_drawn:
+        return verdict, []  # of equal operands, equal results: what follows a difference is none
+    if _is_far(pairing, value, other, run):
+        return heaviest([verdict, Equality.UNDECIDED]), [_FAR_APART]
+    far = [
+        number
+        for number, pair in list(enumerate(pairs))[pairing.before.usual :]
+        if pair is not None and _is_far(pairing, value, other, compare(pair[1], pair[0]))
+    ]
+    untold = [n for n in far if inputs.probes[n].scale == 1 and not _is_told(changed, n)]
+    told = [
+        words.format("; ".join(inputs.probes[n].words for n in apart))
+        for words, apart in ((_UNTOLD, untold), (_OTHERWISE, [n for n in far if n not in untold]))
+        if apart
+    ]
+    return heaviest([verdict, Equality.UNDECIDED]) if untold else verdict, told
 
 
 def _is_told(regions: Sequence[DiffRegion], number: int) -> bool:

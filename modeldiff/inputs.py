@@ -13,7 +13,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.limited import memory_limit
 from mugraph.onnx import Model
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import Dim, concrete, evaluate_dim
+from mugraph.terms.shape import Dim, evaluate_dim, shape_at
 from rewriter.reference import InputError, bind_shape, bind_sizes, choices, random_inputs
 from rewriter.run.probes import InputProbe, model_probes, run_first, sizes_beyond
 from rewriter.runtime_env import RuntimeFailure, new_session
@@ -127,8 +127,7 @@ def _asked(before: Model, after: Model) -> dict[str, Dim]:
 
 def _held(model: Model, sizes: Mapping[str, Dim]) -> int:
     """The bytes of all values of a model in double precision, as far as its types tell."""
-    types = (type_ for node in model.graph.nodes() for type_ in map(model.graph.type, node.values) if type_ is not None)
-    shapes = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in types)
+    shapes = (shape_at(model.graph.type(value), sizes) for node in model.graph.nodes() for value in node.values)
     return 8 * sum(math.prod(shape) for shape in shapes if shape is not None)
 
 

@@ -21,7 +21,6 @@ Equation = tuple[SymDim, Dim]
 
 _UNKNOWN = symbol("?")
 """The unknown of an equation. No text can name it, while a model's symbols may bear the names of the pattern's."""
-_ALONE = (("?", 1),)
 
 
 def divided(dim: Dim, by: Dim) -> Dim:

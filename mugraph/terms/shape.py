@@ -42,6 +42,7 @@ __all__ = [
     "plain_symbol",
     "same_dim",
     "same_shape",
+    "shape_at",
     "smaller",
     "smallest_number",
     "symbol",
@@ -483,5 +484,14 @@ class TensorType:
             raise Undecided(f"the size of {self}")
         return math.prod(sizes)
 
+    def at(self, sizes: Mapping[str, Dim]) -> TensorType:
+        """The type with those of its symbols replaced that ``sizes`` knows."""
+        return TensorType(self.dtype, tuple(evaluate_dim(dim, sizes) for dim in self.shape))
+
     def __str__(self) -> str:
         return f"{self.dtype.name.lower()}{format_shape(self.shape)}"
+
+
+def shape_at(type_: TensorType | None, sizes: Mapping[str, Dim]) -> tuple[int, ...] | None:
+    """The shape at some sizes as integers, or ``None`` where the type is not known or a symbol remains."""
+    return None if type_ is None else concrete(type_.at(sizes).shape)

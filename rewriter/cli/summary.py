@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -67,14 +67,22 @@ def _peak(taken: ModelFootprint) -> str | None:
 
 def print_summary(outcome: Outcome, console: Console) -> None:
     """Latency, nodes and error before and after, the rules that fired, and what the user should know."""
+    console.print(_measures(outcome))
+    if outcome.fired:
+        console.print(_fired_rules(outcome))
+    for line in (*_remarks(outcome), *_effort(outcome), *_verdict(outcome)):
+        console.print(line)
+
+
+def _measures(outcome: Outcome) -> Table:
+    """What was measured of the model before and after."""
     table = Table(title=_said(f"{outcome.model} -> {outcome.output}"), title_justify="left")
     for heading in ("", "before", "after"):
         table.add_column(heading, justify="left" if not heading else "right")
-    timing = outcome.latency if outcome.improved else None
-    on_device = outcome.on_device if outcome.improved else None
-    for where, told in (("", timing), (" on the device (CUDA graph)", on_device)):
-        if told is not None:
-            _add_timing(table, where, told)
+    if outcome.improved:
+        for where, told in (("", outcome.latency), (" on the device (CUDA graph)", outcome.on_device)):
+            if told is not None:
+                _add_timing(table, where, told)
     table.add_row("nodes", str(outcome.nodes_before), str(outcome.nodes_after))
     for name, value in (("load time", _load), ("file size", _size), ("peak memory to load and run", _peak)):
         cells = [None if taken is None else value(taken) for taken in (outcome.before, outcome.after)]
@@ -83,51 +91,58 @@ def print_summary(outcome: Outcome, console: Console) -> None:
     if outcome.error_before is not None:
         after = outcome.error_after if outcome.improved else outcome.error_before
         table.add_row("relative error vs float64", _error(outcome.error_before), _error(after))
-    console.print(table)
-    if outcome.fired:
-        fired = Table(
-            "rule", "substitution", "evidence", "sites", "saves by cost model", title="rules that fired", title_justify="left"
-        )
-        for rule in outcome.fired:
-            saved = _microseconds(rule.gain_microseconds)
-            fired.add_row(rule.rule, _said(rule.text), rule.evidence, str(rule.sites), saved)
-        console.print(fired)
+    return table
+
+
+def _fired_rules(outcome: Outcome) -> Table:
+    headings = ("rule", "substitution", "evidence", "sites", "saves by cost model")
+    table = Table(*headings, title="rules that fired", title_justify="left")
+    for rule in outcome.fired:
+        saved = _microseconds(rule.gain_microseconds)
+        table.add_row(rule.rule, _said(rule.text), rule.evidence, str(rule.sites), saved)
+    return table
+
+
+def _remarks(outcome: Outcome) -> Iterator[str]:
+    """How to run the result, what was dropped, what is assumed, and all notes."""
     if outcome.kernels:
-        console.print(
+        yield (
             f"{outcome.kernels} custom kernels: sessions run them after [bold]rewriter.runtime.register(options)[/], "
             "their plain ONNX bodies without it"
         )
-    console.print(f"[dim]operators: {_said(_where_it_runs(outcome))}[/]")
+    yield f"[dim]operators: {_said(_where_it_runs(outcome))}[/]"
     for line in outcome.dropped:
-        console.print(f"[yellow]dropped[/] {_said(line)}")
-    for assumed in outcome.assumed:
-        console.print(f"[dim]note: {_said(str(assumed))}[/]")
-    for line in (*outcome.notes, *outcome.file_notes):
-        console.print(f"[dim]note: {_said(line)}[/]")
+        yield f"[yellow]dropped[/] {_said(line)}"
+    for told in (*outcome.assumed, *outcome.notes, *outcome.file_notes):
+        yield f"[dim]note: {_said(str(told))}[/]"
+
+
+def _effort(outcome: Outcome) -> Iterator[str]:
+    """What was searched and measured, and how long it took."""
     if outcome.estimated_costs:
         calibrated = (
             f", {outcome.calibrated_costs} of them calibrated by others of their kind" if outcome.calibrated_costs else ""
         )
-        console.print(
-            f"[dim]note: {outcome.estimated_costs} operator costs were estimated by a roofline, not measured{calibrated}[/]"
-        )
+        yield f"[dim]note: {outcome.estimated_costs} operator costs were estimated by a roofline, not measured{calibrated}[/]"
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in outcome.seconds.items())
     cached = "; verdict of an earlier run on the same graph, rules and machine" if outcome.cached_verdict else ""
-    console.print(
-        f"[dim]{outcome.rules} rules, {outcome.generated} candidates, {outcome.measured_costs} costs measured; {spent}{cached}[/]"
-    )
-    if outcome.improved and timing is None:
+    counts = f"{outcome.rules} rules, {outcome.generated} candidates, {outcome.measured_costs} costs measured"
+    yield f"[dim]{counts}; {spent}{cached}[/]"
+
+
+def _verdict(outcome: Outcome) -> Iterator[str]:
+    if not outcome.improved:
+        yield f"[bold]not improved[/]: {_said(outcome.message)}"
+        if outcome.cleaned:
+            yield "[green]cleaned up[/]: what was written computes the same bit for bit"
+    elif outcome.latency is None:
         share = outcome.predicted_after / max(outcome.predicted_before, 1e-9)
-        console.print(
+        yield (
             f"[green]rewritten[/]: {share:.3f} of the original's time by the cost model for {_said(outcome.environment)}; "
             "numerically checked, not timed end to end"
         )
-    elif outcome.improved and timing is not None:
-        console.print(f"[green]improved[/]: {_times_as_fast(timing, on_device)}")
     else:
-        console.print(f"[bold]not improved[/]: {_said(outcome.message)}")
-    if outcome.cleaned and not outcome.improved:
-        console.print("[green]cleaned up[/]: what was written computes the same bit for bit")
+        yield f"[green]improved[/]: {_times_as_fast(outcome.latency, outcome.on_device)}"
 
 
 def _times_as_fast(latency: Timing, on_device: Timing | None) -> str:

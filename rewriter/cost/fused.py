@@ -22,7 +22,7 @@ from mugraph.deadline import heed
 from mugraph.domains.range import Range
 from mugraph.ops import NotUnderstood, filled, get_operator
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, substitute, variables, walk
 from rewriter.cost.known import known_directions
 from rewriter.cost.signature import random_array, written
@@ -201,10 +201,7 @@ def pattern_model(direction: Direction, sizes: Mapping[str, Dim], batched: bool 
     rule = direction.rule
     samples = {name: bind_value(value, sizes) for name, value in rule.attrs.items()}
     pattern = [substitute(root, {}, samples, sizes) for root in direction.pattern]
-    types = {}
-    for name, type_ in rule.types.items():
-        shape = tuple(evaluate_dim(d, sizes) for d in type_.shape)
-        types[name] = TensorType(type_.dtype, shape)
+    types = {name: type_.at(sizes) for name, type_ in rule.types.items()}
     most = max((type_.rank for type_ in types.values()), default=0)
     if batched:
         types = {

@@ -18,7 +18,7 @@ from mugraph.blocks.sizes import bound_sizes
 from mugraph.deadline import heed
 from mugraph.graph import Graph, Node
 from mugraph.ops import Entrywise, Movement, ProductKind, get_operator, traits_of
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, shape_at
 from mugraph.terms.term import bind_attrs, walk
 from rewriter.cost import cpu
 from rewriter.cost.calibration import Calibration
@@ -88,8 +88,7 @@ class CostModel:
         operands: list[TensorType] = []
         for value in node.inputs:
             type_ = graph.type(value)
-            shape = None if type_ is None else concrete([evaluate_dim(d, self.sizes) for d in type_.shape])
-            if type_ is None or shape is None:
+            if type_ is None or (shape := shape_at(type_, self.sizes)) is None:
                 return None
             operands.append(TensorType(type_.dtype, shape))
         constant = tuple(graph.tables.constant[v] for v in node.inputs)
@@ -281,7 +280,7 @@ class CostModel:
         types = [type_ for value in (node.values[0], *node.inputs) if (type_ := graph.type(value)) is not None]
         if traits_of(node.op).movement is not Movement.REPETITION or len(types) <= len(node.inputs):
             return 0.0
-        shapes = [concrete([evaluate_dim(d, self.sizes) for d in type_.shape]) for type_ in types]
+        shapes = [shape_at(type_, self.sizes) for type_ in types]
         if any(shape is None for shape in shapes):
             return 0.0
         made, *read = (bytes_of(TensorType(t.dtype, shape or ())) for t, shape in zip(types, shapes, strict=True))

@@ -253,7 +253,7 @@ def keep_kernels(chosen: Sequence[Scheduled], folder: Path, *, on_cpu: bool = Fa
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise StoreError(f"{folder} cannot be made: {problem.strerror}") from None
+        raise StoreError(f"{folder} cannot be made: {problem.strerror}; give another folder") from None
     written = []
     for scheduled in chosen:
         kernel = scheduled.kernel

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -19,7 +19,6 @@ from mugraph.blocks.sizes import retyped, specialised
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
-from mugraph.ops.constants import POSITION_MASKS
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
 from mugraph.terms.term import walk
 from rewriter.kernels.chunks import ChunkedAttention
@@ -28,12 +27,13 @@ from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import DraftKernel, KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
+from rewriter.kernels.matched import live_values, matches_of, matches_of_all
 from rewriter.kernels.places import KernelPlace, Offer, Rivals, SettledPlace, best_first, end_of, ends_of
+from rewriter.kernels.preparing import joined, positioned
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
-from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, bind_dims, find_root_matches, join
+from rewriter.search.match import Match, NoMatch, bind_dims
 from rewriter.search.moves import Moves
-from rules_db.sides import facts_of
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
 from rules_db.trust.rule import FloatClass, Rule
@@ -43,11 +43,6 @@ __all__ = [
     "KernelProposals",
     "forever",
     "is_lowered",
-    "joins",
-    "matches_of",
-    "positioned",
-    "shows_positions",
-    "unguarded",
 ]
 
 _ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.BOOL})
@@ -58,7 +53,6 @@ _COMPARED = frozenset({DataType.INT32, DataType.INT64})
 """Those that they read and compare, too: numbers of documents, positions."""
 PROVIDER = "cuda"
 """Of the models that get kernels unless another is named."""
-_GUARD = "IsNaN"
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
 
@@ -149,7 +143,7 @@ class KernelProposals:
         # a mask hides, where that is known by positions.
         if left() < 0:
             return
-        for prepared in itertools.chain(_joined(moves, candidate), positioned(moves, candidate)):
+        for prepared in itertools.chain(joined(moves, candidate), positioned(moves, candidate)):
             current = self._in_turn(moves, prepared, self._offers(moves, prepared, left), left)
             if current is not prepared:
                 yield current
@@ -212,7 +206,7 @@ class KernelProposals:
                 break
             if (tuple(sorted(fusable.roots)), frozenset(fusable.operands.values())) not in covered:
                 fresh.append((fusable, self._region(fusable)))
-        matches = _matches_of_all(graph, [region for _, region in fresh])
+        matches = matches_of_all(graph, [region for _, region in fresh])
         for fusable, region in fresh:
             sites = [match for match in matches[region] if _may_have_types(graph, match)]
             for form in self._forms(fusable):
@@ -245,7 +239,7 @@ class KernelProposals:
             for number, types in enumerate(_readings(_kernel_of(rules[0][1]), present))
             if _is_made(rules[0][1], dict(types), made)
         ]
-        general = _matches_of_all(graph, [first.direction for _, _, first in readings])
+        general = matches_of_all(graph, [first.direction for _, _, first in readings])
         found: list[tuple[tuple[int, int, int], _Stored, Sequence[Match]]] = []
         for rules, number, first in readings:
             for at, (sizes, sites) in enumerate(_by_sizes(graph, first, general[first.direction]).items()):
@@ -280,7 +274,7 @@ class KernelProposals:
             if rule is not None:
                 made.append((self._direction(rule), sites))
         values = {value for _, sites in made for match in sites for value in match.values}
-        matches = _matches_of_all(graph, [direction for direction, _ in made], values)
+        matches = matches_of_all(graph, [direction for direction, _ in made], values)
         at = {direction: set(ends_of(sites)) for direction, sites in made}
         here = {direction: [match for match in matches[direction] if end_of(match) in at[direction]] for direction, _ in made}
         return [(direction, sites) for direction, sites in here.items() if sites]
@@ -516,70 +510,10 @@ def _origin(rule: Rule) -> dict[str, str]:
     return {"group": rule.provenance.get("group", _LOWERED), "kernel": rule.id}
 
 
-def _joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
-    """The candidate with products that share an operand made one, of which their readers take parts.
-
-    One for each look of the products; of the rules that join the same ones, the first that joins most of them.
-    """
-    done: set[int] = set()
-    for direction in sorted(moves.matches.such_that(joins), key=lambda d: (-len(d.pattern), d.id)):
-        for group in moves.groups_of(candidate, direction):
-            fresh = [match for match in group.matches if done.isdisjoint(match.values)]
-            child = moves.take(candidate, fresh) if fresh else None
-            if child is not None:
-                done.update(value for match in child.moves[-1].matches for value in match.values)
-                yield child
-
-
-def positioned(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
-    """The candidate with every mask computed of positions for which a rule says so."""
-    current = _everywhere(moves, candidate, shows_positions)
-    if current is not candidate:
-        yield current
-
-
-def unguarded(moves: Moves, candidate: Candidate) -> Candidate:
-    """The candidate without the guards against NaN that cannot come to act: ``Where(IsNaN(x), 0, x)`` behind a softmax of which
-    every row has a finite score. No kernel along a loop could take a guard of each weight with it.
-    """
-    return _everywhere(moves, candidate, _unguards)
-
-
-def _everywhere(moves: Moves, candidate: Candidate, which: Callable[[Direction], bool]) -> Candidate:
-    """The candidate after some directions, each wherever it applies."""
-    for direction in moves.matches.such_that(which):
-        sites = moves.sites(candidate, direction)
-        candidate = (moves.take(candidate, sites) if sites else None) or candidate
-    return candidate
-
-
-def _unguards(direction: Direction) -> bool:
-    before, after = facts_of(direction.pattern).ops, facts_of(direction.replacement).ops
-    return _GUARD in before and after < before - {_GUARD}
-
-
-def shows_positions(direction: Direction) -> bool:
-    """Whether a direction brings a mask of positions in place of its pattern."""
-    return not POSITION_MASKS.isdisjoint(facts_of(direction.replacement).ops - facts_of(direction.pattern).ops)
-
-
-def joins(direction: Direction) -> bool:
-    """Whether a direction makes one product of several: its results are the parts into which that is split."""
-    pattern, roots = direction.pattern, direction.replacement
-    whole = {root.inputs for root in roots if root.op == "Split"}
-    return (
-        len(roots) > 1
-        and len(whole) == 1
-        and all(root.op == "Split" for root in roots)
-        and is_product(next(iter(whole))[0].op)
-        and all(is_product(root.op) for root in pattern)
-    )
-
-
 def _made_types(graph: Graph) -> Mapping[str, Set[DataType]]:
     """The element types of the live values that operators of a graph make."""
     made: dict[str, set[DataType]] = {}
-    for value in _live_values(graph, {node.op for node in graph.references}):
+    for value in live_values(graph, {node.op for node in graph.references}):
         definition, type_ = graph.definition(value), graph.type(value)
         if definition is not None and type_ is not None:
             made.setdefault(definition[0].op, set()).add(type_.dtype)
@@ -651,43 +585,3 @@ def _forms(fusable: FusableSet) -> Sequence[Form]:
     has_statistics = any("Normalization" in op or op.startswith("Reduce") for op in ops)
     has_product = any(map(is_product, ops))
     return (Form(), Form(accumulated=True)) if has_statistics and has_product and "Softmax" not in ops else (Form(),)
-
-
-def matches_of(graph: Graph, direction: Direction) -> Sequence[Match]:
-    """All matches of one direction in a graph."""
-    return _matches_of_all(graph, [direction])[direction]
-
-
-def _matches_of_all(
-    graph: Graph, directions: Iterable[Direction], values: Collection[int] | None = None
-) -> dict[Direction, Sequence[Match]]:
-    """All matches of each of some directions in a graph; those of equal patterns are looked for once.
-
-    Args:
-        values: at which outputs of patterns are looked for; ``None`` for all that are live.
-    """
-    alike: dict[object, list[Direction]] = {}
-    for direction in dict.fromkeys(directions):
-        look = (direction.pattern, direction.floats, direction.rule.float_class, tuple(sorted(direction.rule.types.items())))
-        alike.setdefault(look, []).append(direction)
-    first = [same[0] for same in alike.values()]
-    index, found = RootIndex(first), {direction: [list[RootMatch]() for _ in direction.pattern] for direction in first}
-    for value in _live_values(graph, index.by_operator.keys()) if values is None else values:
-        for hit in find_root_matches(graph, index, value):
-            found[hit.direction][hit.root].append(hit)
-    matches: dict[Direction, Sequence[Match]] = {}
-    for same in alike.values():
-        parts = [sorted(part, key=lambda hit: hit.value) for part in found[same[0]]]
-        own = sorted(join(same[0], parts), key=lambda match: match.values) if all(parts) else []
-        matches |= {other: own if other is same[0] else [replace(m, direction=other) for m in own] for other in same}
-    return {direction: matches[direction] for direction in directions}
-
-
-def _live_values(graph: Graph, operators: Collection[str]) -> Iterator[int]:
-    """The live values that some operators make."""
-    for node in graph.references:
-        if node.op in operators:
-            yield from filter(graph.is_live, node.values)
-    for value, (node, _) in graph.definitions.items():
-        if node.op in operators and value not in node.values and graph.is_live(value):
-            yield value

@@ -15,7 +15,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import GraphBody
 from mugraph.ops import Entrywise, traits_of
-from mugraph.terms.shape import Dim, concrete, evaluate_dim, plain_symbol, symbol, symbols_within
+from mugraph.terms.shape import Dim, plain_symbol, shape_at, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.blocks import Blocks, chains, is_blockwise
 from rewriter.reference.comparison import is_float
@@ -319,7 +319,7 @@ class _ModelEvaluation:
         operands = [settled[v] if v in settled else tensors.by_value[self._made(v)] for v in node.inputs]
         held = [v not in settled and self._made(v) in run.held for v in node.inputs]
         type_ = graph.type(node.values[0])
-        shape = None if type_ is None else concrete([evaluate_dim(dim, tensors.sizes) for dim in type_.shape])
+        shape = shape_at(type_, tensors.sizes)
         with telling(graph, node):
             results = repeats.computed(node, attrs, operands, held, shape, SharedReal(np.float64, run.threads))
         for value, parts in zip(node.values, results or (), strict=results is not None):

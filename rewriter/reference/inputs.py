@@ -11,7 +11,7 @@ from mugraph.domains.base import FLOATS
 from mugraph.limited import memory_limit
 from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim, shape_at
 from rewriter.reference.uses import InputUse, choices, use_of
 
 __all__ = ["InputError", "bind_sizes", "check_data", "check_memory", "random_inputs", "unheld"]
@@ -77,7 +77,7 @@ def bind_sizes(
         sizes.update(assumed)
     available = memory_limit()
     for name, type_ in model.inputs.items():
-        measured = concrete([evaluate_dim(d, sizes) for d in type_.shape])
+        measured = shape_at(type_, sizes)
         who = f"--input {name}" if name in shapes else f"{model.path or 'the model'}: input {name}"
         is_countable = measured is None or 0 not in measured or _spread(measured) <= _COUNTED
         if measured is not None and (min(measured, default=1) < 0 or not is_countable):
@@ -134,7 +134,7 @@ def unheld(model: Model, sizes: Mapping[str, Dim], *, refers: bool) -> str:
 
 def _bytes(type_: TensorType, sizes: Mapping[str, Dim], is_output: bool, refers: bool) -> int:
     """The bytes that a value takes in a run, or that it and its references do while runs are compared; 0 for an unknown size."""
-    shape = concrete([evaluate_dim(dim, sizes) for dim in type_.shape])
+    shape = shape_at(type_, sizes)
     if shape is None:
         return 0
     runs = _RUNS[concrete(type_.shape) is not None]
@@ -214,7 +214,7 @@ def random_inputs(
     feeds: dict[str, np.ndarray] = {}
     decided = choices(model, sizes)[0] if chosen is None else chosen
     for name, type_ in model.inputs.items():
-        shape = concrete([evaluate_dim(d, sizes) for d in type_.shape])
+        shape = shape_at(type_, sizes)
         if shape is None:
             raise InputError(f"input {name} has the undetermined shape {type_}; give it with --input {name}=...")
         if name in decided:

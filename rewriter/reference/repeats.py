@@ -21,7 +21,7 @@ from mugraph.onnx import Model
 from mugraph.ops import get_operator, traits_of
 from mugraph.ops.forms import AttrMap
 from mugraph.ops.traits import ImageRole, Movement
-from mugraph.terms.shape import Dim, concrete, evaluate_dim
+from mugraph.terms.shape import Dim, shape_at
 from rewriter.reference.blocks import Fitted, is_blockwise
 from rewriter.reference.nodes import attributes
 
@@ -161,8 +161,7 @@ def keeps_parts_apart(model: Model, sizes: Mapping[str, Dim]) -> int:
 
     def shape_of(value: int) -> _Shape | None:
         if value not in shapes:
-            type_ = model.graph.type(value)
-            shapes[value] = None if type_ is None else concrete([evaluate_dim(dim, sizes) for dim in type_.shape])
+            shapes[value] = shape_at(model.graph.type(value), sizes)
         return shapes[value]
 
     inputs = [shape_of(model.values[name]) for name in model.inputs]

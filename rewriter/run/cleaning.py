@@ -16,7 +16,7 @@ import onnx
 from mugraph.deadline import heed
 from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Cleaned, Depth, clean
-from mugraph.terms.shape import Dim, concrete, evaluate_dim
+from mugraph.terms.shape import Dim, shape_at
 from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs, without_false_claims
 from rewriter.run.background import Presumption
 from rewriter.run.opening import open_elsewhere_first
@@ -117,7 +117,7 @@ def fits(task: Task) -> bool:
     """Whether no value of the model has a negative size, as behind a window that is longer than what it goes over."""
     graph = task.model.graph
     types = (graph.type(value) for node in graph.nodes() for value in node.values)
-    shapes = (concrete([evaluate_dim(dim, task.sizes) for dim in type_.shape]) for type_ in types if type_ is not None)
+    shapes = (shape_at(type_, task.sizes) for type_ in types)
     return all(min(shape, default=0) >= 0 for shape in shapes if shape is not None)
 
 
@@ -165,7 +165,7 @@ def _sizes(task: Task, cleaned: Model) -> Mapping[str, Dim]:
     """The sizes as the task has them, by the names of the clean model: it may tell less of its inputs."""
     sizes = dict(task.sizes)
     for name, type_ in cleaned.inputs.items():
-        shape = concrete([evaluate_dim(dim, task.sizes) for dim in task.model.inputs[name].shape])
+        shape = shape_at(task.model.inputs[name], task.sizes)
         if shape is not None:
             bind_shape(sizes, type_, shape)
     return sizes

@@ -12,7 +12,7 @@ import time
 from mugraph.blocks.schedule import LIMITS
 from mugraph.onnx import ModelError
 from mugraph.terms.shape import Undecided
-from rewriter.kernels.proposals import unguarded
+from rewriter.kernels.preparing import unguarded
 from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench

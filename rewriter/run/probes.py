@@ -17,7 +17,7 @@ import numpy as np
 from mugraph.graph import Node
 from mugraph.onnx import Model, dimension_in_words
 from mugraph.ops import RUNTIME_OPERATORS, reader_of, traits_of
-from mugraph.terms.shape import DerivedSymbol, Dim, concrete, evaluate_dim, is_dim
+from mugraph.terms.shape import DerivedSymbol, Dim, evaluate_dim, is_dim, shape_at
 from rewriter.reference import NoReference, choices, few_parts, keeps_parts_apart, random_inputs
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure
@@ -181,8 +181,7 @@ def _bounds(dim: Dim) -> Iterator[int]:
 def _largest(model: Model, sizes: Mapping[str, Dim]) -> int:
     """The elements of a model's largest value, as far as its types tell."""
     computed = (model.tables.types[value] for node in model.tables.nodes for value in node.values)
-    types = filter(None, (*model.inputs.values(), *computed))
-    shapes = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in types)
+    shapes = (shape_at(type_, sizes) for type_ in (*model.inputs.values(), *computed))
     return max((math.prod(shape) for shape in shapes if shape is not None), default=0)
 
 
@@ -254,7 +253,7 @@ class _Drawn:
             _contradicts(model, node) or _stretched(model, node, sizes) - _stretched(model, node, measured) for node in nodes
         ):
             return False
-        inputs = (concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in model.inputs.values())
+        inputs = (shape_at(type_, sizes) for type_ in model.inputs.values())
         computed = ((node, type_) for node in nodes for value in node.values if (type_ := model.tables.types[value]) is not None)
         read = model.graph.references  # of what is not read, or known, sizes that are always 0 do no harm
         dims = (dim for node, type_ in computed for dim in type_.shape if node in read or not isinstance(dim, int))

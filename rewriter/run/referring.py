@@ -16,7 +16,7 @@ from mugraph.deadline import heed
 from mugraph.files import Scratch
 from mugraph.onnx import Model, ReadFrom
 from mugraph.ops import get_operator
-from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, shape_at
 from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.reference import NoReference, NoRoom, References, bind_shape, reference_run
@@ -146,5 +146,5 @@ def _at_sizes(model: Model, sizes: Mapping[str, Dim]) -> int:
 
 def _at(type_: TensorType | None, sizes: Mapping[str, Dim]) -> TensorType | None:
     """A type at some sizes; ``None`` where these do not tell its shape."""
-    shape = None if type_ is None else concrete([evaluate_dim(dim, sizes) for dim in type_.shape])
+    shape = shape_at(type_, sizes)
     return None if type_ is None or shape is None else TensorType(type_.dtype, shape)

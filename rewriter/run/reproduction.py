@@ -12,7 +12,7 @@ from mugraph.graph import Graph
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
 from mugraph.ops import NotExpressible, filled, get_operator
-from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, shape_at
 from mugraph.terms.term import Term, bind_attrs, walk
 from rewriter.cost.signature import random_array, written
 from rewriter.search.match import Match, resolve
@@ -83,8 +83,7 @@ def _site(
 
     def measured(value: int) -> TensorType:
         type_ = graph.type(value)
-        shape = None if type_ is None else concrete([evaluate_dim(d, sizes) for d in type_.shape])
-        if type_ is None or shape is None:
+        if type_ is None or (shape := shape_at(type_, sizes)) is None:
             raise Undecided(f"the type of {tables.names[value] or f'value {value}'} is unknown")
         return TensorType(type_.dtype, shape)
 

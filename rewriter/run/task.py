@@ -14,7 +14,7 @@ from mugraph.files import same_file
 from mugraph.onnx import Model, check_output, load, save
 from mugraph.onnx.cleaning import Cleaned
 from mugraph.onnx.previews import written_out
-from mugraph.terms.shape import Dim, concrete, evaluate_dim
+from mugraph.terms.shape import Dim, shape_at
 from rewriter.reference import InputError, bind_sizes, check_data, check_memory, choices, random_inputs
 from rewriter.run.background import in_background
 from rewriter.run.options import Options
@@ -180,9 +180,7 @@ def not_judged(model: Model, sizes: Mapping[str, Dim]) -> Iterator[str]:
         count += 1
         if node.is_opaque and node.origin is not None and node.origin not in model.bodies:
             opaque[model.origins[node.origin].op_type] += 1
-        types = [graph.type(value) for value in (*node.inputs, *node.values)]
-        shapes = (None if t is None else concrete([evaluate_dim(dim, sizes) for dim in t.shape]) for t in types)
-        sizeless += any(shape is None for shape in shapes)
+        sizeless += any(shape_at(graph.type(value), sizes) is None for value in (*node.inputs, *node.values))
     kinds = [f"{number} {op_type}" for op_type, number in opaque.most_common(_SHOWN)]
     kinds += [f"{len(opaque) - _SHOWN} other operators"] if len(opaque) > _SHOWN else []
     facts = [f"{', '.join(kinds)} not understood"] if kinds else []

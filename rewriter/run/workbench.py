@@ -244,11 +244,19 @@ def open_workbench(
                 background.watch(left)
         of_model = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
         futures = [*of_model]
+        made = partial(
+            Workbench,
+            task=task,
+            clock=clock,
+            notes=notes,
+            progress=progress,
+            folder=folder,
+            background=background,
+            model_rests_on=of_model,
+        )
         if not searches:
             unused = ProfileStore(None, target.environment)
-            yield Workbench(
-                task, RuleBook(()), unused, RunKernels(task.model), clock, notes, progress, folder, background, futures, of_model
-            )
+            yield made(rules=RuleBook(()), store=unused, kernels=RunKernels(task.model), presumed=of_model)
             return
         constants = ConstantRanges()
         background.begin(partial(_read, constants, read_by_guards(task.model.graph), target.run_on != "cpu"))
@@ -274,19 +282,12 @@ def open_workbench(
                 notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
             kernels = open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
-        yield Workbench(
-            task,
-            rules,
-            store,
-            kernels,
-            clock,
-            notes,
-            progress,
-            folder,
-            background,
-            futures,
-            of_model,
-            reference_ahead,
+        yield made(
+            rules=rules,
+            store=store,
+            kernels=kernels,
+            presumed=futures,
+            reference_ahead=reference_ahead,
             carried=[] if carried is None else carried,
             constants=constants,
         )

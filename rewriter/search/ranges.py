@@ -22,7 +22,7 @@ from mugraph.domains import Real
 from mugraph.domains.base import FLOATS, INTEGERS, Unsupported
 from mugraph.domains.range import Range, RangeDomain, unrepeated
 from mugraph.graph import Constant, Graph, Node
-from mugraph.ops import DegreeBound, Entrywise, Movement, RowRole, Traits, get_operator, traits_of
+from mugraph.ops import DegreeBound, Entrywise, Movement, Reduction, RowRole, Traits, get_operator, traits_of
 from mugraph.terms.shape import DataType, TensorType, concrete, largest_number, smallest_number
 from rewriter.search.masks import PositionMasks, says_positions, spreads
 
@@ -51,8 +51,6 @@ _LONGEST = 2.0**31
 """Entries along an axis, of tensors that exist, at most."""
 _ESCAPING = frozenset({"Abs", "Neg", "Pow"})
 """Operators of one number whose result may have no place in the integer type of that."""
-_POWERS = frozenset({"Pow", "ReduceL2", "ReduceSumSquare"})
-"""Operators, beside products, whose results are of numbers multiplied with each other."""
 
 
 def _carries(traits: Traits) -> bool:
@@ -118,8 +116,13 @@ def _vanishes(range_: Range, type_: TensorType | None, op: str, operands: Sequen
     if op in ("Div", "Reciprocal"):
         most = min(max(abs(operands[-1].lo), abs(operands[-1].hi)), 2 * _limit(type_))
         return (least[0] if op == "Div" else 1.0) / most < tiny
-    product = traits_of(op).degree is DegreeBound.MULTILINEAR or op in _POWERS
-    return product and max(range_.lo, -range_.hi, 0.0) < tiny
+    return _multiplies(op) and max(range_.lo, -range_.hi, 0.0) < tiny
+
+
+def _multiplies(op: str) -> bool:
+    """Whether results are of numbers multiplied with each other."""
+    traits = traits_of(op)
+    return traits.degree is DegreeBound.MULTILINEAR or traits.reduction in (Reduction.SQUARES, Reduction.NORM) or op == "Pow"
 
 
 def _exact(array: np.ndarray) -> Range:

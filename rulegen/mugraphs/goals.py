@@ -10,7 +10,7 @@ from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.ops import traits_of
 from mugraph.ops.interp import expanded, infer_types
 from mugraph.ops.traits import Entrywise, ProductKind, Reduction, RowRole
-from mugraph.terms.shape import Dim, SymDim, TensorType, evaluate_dim, symbol
+from mugraph.terms.shape import Dim, SymDim, TensorType, symbol
 from mugraph.terms.term import Term, make, substitute, walk
 from rulegen.mugraphs.axes import NamedAxes
 from rulegen.mugraphs.values import Operation, Value, ValueKind, Values, closure_of
@@ -42,7 +42,7 @@ class Goal:
         met += sorted(dim_symbols(self.roots))
         names = {old: f"d{number}" for number, old in enumerate(dict.fromkeys(met))}
         symbols: dict[str, Dim] = {old: symbol(new) for old, new in names.items()}
-        types = {n: TensorType(t.dtype, tuple(evaluate_dim(dim, symbols) for dim in t.shape)) for n, t in self.types.items()}
+        types = {n: t.at(symbols) for n, t in self.types.items()}
         sizes = {names[old]: size for old, size in self.sizes.items() if old in names}
         roots = tuple(substitute(root, {}, dims=symbols) for root in self.roots)
         return Goal(self.name, roots, types, sizes)

@@ -304,8 +304,7 @@ class _Making:
 
     def _tensor_in_numbers(self, tensor: Tensor) -> Tensor:
         if tensor not in self._numbered:
-            shape = tuple(evaluate_dim(dim, self._goal.sizes) for dim in tensor.type.shape)
-            self._numbered[tensor] = Tensor(tensor.name, TensorType(tensor.type.dtype, shape))
+            self._numbered[tensor] = Tensor(tensor.name, tensor.type.at(self._goal.sizes))
         return self._numbered[tensor]
 
 

@@ -22,7 +22,7 @@ from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.equations import equations, solve
-from mugraph.terms.shape import ShapeError, TensorType, Undecided, evaluate_dim
+from mugraph.terms.shape import ShapeError, Undecided
 from mugraph.terms.term import Term, var, walk
 from rulegen.mine.cone import cone_key, named
 from rulegen.mine.cuts import Cone, cone
@@ -143,13 +143,9 @@ def _goal(found: Cone) -> Goal:
             system += [e for (_, a), (_, b) in zip(pattern.attrs, term.attrs, strict=True) for e in equations(a, b)]
         told = solve(system, {})
         sizes = {name: size for name, size in told.items() if isinstance(size, int)}
-        if all(_at(type_, sizes) == found.types[name] for name, type_ in types.items()):
+        if all(type_.at(sizes) == found.types[name] for name, type_ in types.items()):
             return Goal(_name(found.roots), general, types, sizes).canonical()
     return Goal(_name(found.roots), found.roots, found.types).canonical()
-
-
-def _at(type_: TensorType, sizes: Mapping[str, int]) -> TensorType:
-    return TensorType(type_.dtype, tuple(evaluate_dim(dim, sizes) for dim in type_.shape))
 
 
 def _name(roots: Sequence[Term]) -> str:

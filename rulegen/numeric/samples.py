@@ -10,7 +10,7 @@ import numpy as np
 from mugraph.domains.base import BYTES, NIBBLES, WHOLE_NUMBERS, Array
 from mugraph.domains.field import FieldArray, FiniteField
 from mugraph.ops.masks import mask_of, mask_text
-from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, SymDim, TensorType, concrete
 from mugraph.terms.term import Term, substitute
 from rules_db.trust.condition import Condition
 from rules_db.trust.rule import dim_symbols
@@ -59,7 +59,7 @@ def specialise(
     roots: Sequence[Term], types: Mapping[str, TensorType], sizes: Mapping[str, int]
 ) -> tuple[list[Term], dict[str, TensorType]]:
     """Programs and types with sizes in place of symbols."""
-    shapes = {name: TensorType(t.dtype, tuple(evaluate_dim(d, sizes) for d in t.shape)) for name, t in types.items()}
+    shapes = {name: t.at(sizes) for name, t in types.items()}
     return [substitute(root, {}, dims=sizes) for root in roots], shapes
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from mugraph.ops import ImageRole, Movement, get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.equations import divided
-from mugraph.terms.shape import DataType, Dim, Shape, SymDim, TensorType, Undecided, evaluate_dim, is_dim, symbol
+from mugraph.terms.shape import DataType, Dim, Shape, SymDim, TensorType, Undecided, is_dim, symbol
 from mugraph.terms.term import AttrValue, AttrVar, Term, bind_value, binding_of, substitute, variables, walk
 from rulegen.properties.case_typing import TypedSides
 from rulegen.properties.parameters import attribute_choices, open_attributes, quantized_variables, stated_types
@@ -97,7 +97,7 @@ class Solution:
 
     def at(self, sizes: Mapping[str, int]) -> tuple[dict[str, TensorType], dict[str, AttrValue]]:
         """Types and attributes with numbers for the free symbols."""
-        types = {n: TensorType(t.dtype, tuple(evaluate_dim(d, sizes) for d in t.shape)) for n, t in self.types.items()}
+        types = {n: t.at(sizes) for n, t in self.types.items()}
         binding = binding_of({}, sizes)
         return types, {name: bind_value(value, binding) for name, value in self.attrs.items()}
 

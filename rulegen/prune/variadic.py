@@ -86,9 +86,9 @@ class _Widener:
         self.dims: list[dict[str, Dim]] = [{} if i == 1 else {s: symbol(f"{s}{i}") for s in repeated} for i in range(1, parts)]
         total: dict[str, Dim] = {s: sum((d.get(s, symbol(s)) for d in self.dims[1:]), start=symbol(s)) for s in repeated}
         self.names = [{n: n if i == 1 else f"{n}{i}" for n in copied} for i in range(1, parts)]
-        self.types = {n: _with(t, {} if n in copied else total) for n, t in types.items()}
+        self.types = {n: t.at({} if n in copied else total) for n, t in types.items()}
         for names, dims in zip(self.names[1:], self.dims[1:], strict=True):
-            self.types |= {names[n]: _with(types[n], dims) for n in copied}
+            self.types |= {names[n]: types[n].at(dims) for n in copied}
 
     @staticmethod
     def _symbols(types: Mapping[str, TensorType], names: Iterable[str]) -> set[str]:
@@ -139,7 +139,3 @@ class _Widener:
     def _is_sum_over_parts(self, term: Term) -> bool:
         left, right = ({v.name for v in variables([operand])} for operand in term.inputs)
         return bool(right & self.copied and left & self.first) and not (left & self.copied or right & self.first)
-
-
-def _with(type_: TensorType, dims: Mapping[str, Dim]) -> TensorType:
-    return TensorType(type_.dtype, tuple(evaluate_dim(d, dims) for d in type_.shape))

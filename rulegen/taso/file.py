@@ -175,7 +175,7 @@ def read_taso(path: Path) -> list[TasoRule]:
     try:
         return decode(path.read_bytes())
     except OSError as problem:
-        raise StoreError(f"{path}: cannot be read ({problem.strerror})") from None
+        raise StoreError(f"{path}: cannot be read ({problem.strerror}); give a file of TASO's or a .rules file") from None
     except Damaged as problem:
         raise StoreError(
             f"{path}: no complete file of TASO's substitutions ({problem}); give one that TASO's generator wrote, "

@@ -25,7 +25,7 @@ from mugraph.domains.range import Range
 from mugraph.domains.symbolic import Symbolic
 from mugraph.ops import DegreeBound, ProductKind, traits_of
 from mugraph.ops.interp import evaluate, infer_types
-from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import Term, attr_symbols, substitute, variables, walk
 from rules_db.trust.certificate import BoundedTests, Certificate
 from rules_db.trust.condition import Facts
@@ -173,7 +173,7 @@ def _probabilistic(rule: Rule, tested: BoundedTests) -> str | None:
         generator = np.random.default_rng([int(rule.id, 16), tested.seed, test])
         field = FiniteField(tested.seed + test, prime=test)
         sizes = {name: int(generator.integers(2, largest + 1)) for name in symbols}
-        sample = {n: TensorType(t.dtype, tuple(evaluate_dim(d, sizes) for d in t.shape)) for n, t in rule.types.items()}
+        sample = {n: t.at(sizes) for n, t in rule.types.items()}
         prefix = _PREFIXES[generator.integers(len(_PREFIXES))]
         wider = {n: TensorType(t.dtype, prefix + t.shape) for n, t in sample.items()}
         small = sum(t.size() for t in wider.values()) <= _MOST_ENTRIES

@@ -28,7 +28,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from mugraph.domains.base import WHOLE_NUMBERS
-from mugraph.terms.shape import SymDim, TensorType, evaluate_dim, symbol
+from mugraph.terms.shape import SymDim, TensorType, symbol
 from mugraph.terms.term import (
     AttrValue,
     AttrVar,
@@ -131,10 +131,7 @@ class Rule:
         return Rule(
             side(self.source),
             side(self.target),
-            {
-                names.get(name, name): TensorType(type_.dtype, tuple(evaluate_dim(d, symbols) for d in type_.shape))
-                for name, type_ in self.types.items()
-            },
+            {names.get(name, name): type_.at(symbols) for name, type_ in self.types.items()},
             tuple(c.substitute(terms, opened, symbols) for c in self.conditions),
             self.float_class,
             self.certificate.substitute(terms, opened, symbols),

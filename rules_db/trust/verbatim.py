@@ -18,7 +18,7 @@ from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.verbatim import Verbatim
 from mugraph.ops import Reduction, RowRole, traits_of
 from mugraph.ops.interp import evaluate
-from mugraph.terms.shape import DataType, SymDim, TensorType, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, SymDim, TensorType, concrete
 from mugraph.terms.term import Attrs, Term, walk
 from rules_db.trust.evidence import programs_at, used_symbols
 from rules_db.trust.rule import FloatClass, Rule, Side
@@ -82,7 +82,7 @@ def _has_softmax(side: Side) -> bool:
 def example(rule: Rule) -> tuple[list[Term], dict[str, TensorType]] | None:
     """The outputs of both sides at small sizes, the source's first, and the operands' types; ``None`` where none are found."""
     for sizes in _sizes(rule):
-        types = {n: TensorType(t.dtype, tuple(evaluate_dim(d, sizes) for d in t.shape)) for n, t in rule.types.items()}
+        types = {n: t.at(sizes) for n, t in rule.types.items()}
         few = sum(type_.size() for type_ in types.values()) <= _MOST_ENTRIES
         programs = programs_at(rule, types, sizes) if few else None
         if programs is not None:

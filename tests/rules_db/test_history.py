@@ -13,9 +13,9 @@ from rules_db.exchange import format_rule
 from rules_db.history import Action, LogEntry, broken_link, differences
 from rules_db.store import RuleStore, RuleWriter
 from rules_db.trust.rule import FloatClass
-from tests.support.rules import LANDMARKS, landmark
+from tests.support.rules import landmarks
 
-RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())[:5]
+RULES = landmarks()[:5]
 
 
 @pytest.fixture

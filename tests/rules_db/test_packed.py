@@ -24,9 +24,9 @@ from rules_db.library import ShippedRules, packed_rules, presumed_rules, shipped
 from rules_db.packed import pack, unpack
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.rule import FloatClass, Rule
-from tests.support.rules import LANDMARKS, landmark
+from tests.support.rules import landmarks
 
-RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())
+RULES = landmarks()
 
 
 def _forget() -> None:

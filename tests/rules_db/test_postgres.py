@@ -22,9 +22,9 @@ from rules_db.history import broken_link, differences
 from rules_db.library import open_rules
 from rules_db.store import RuleStore
 from tests.support.postgres import SECRET, PostgresServer
-from tests.support.rules import LANDMARKS, landmark
+from tests.support.rules import landmarks
 
-RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())
+RULES = landmarks()
 
 _numbers = itertools.count()
 

@@ -21,10 +21,10 @@ from rules_db.library import open_presumed, presumed_rules, shipped_rules
 from rules_db.remembered import PresumedRules, RememberedChecks
 from rules_db.trust.certificate import Certificate, Evidence, Trust
 from rules_db.trust.rule import FloatClass, Rule
-from tests.support.rules import LANDMARKS, landmark
+from tests.support.rules import landmarks
 from tests.support.runs import lora
 
-RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())
+RULES = landmarks()
 
 
 @pytest.fixture

@@ -17,9 +17,20 @@ from mugraph.terms.term import Term
 from mugraph.terms.text import parse_term
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.scope import PLAIN, Form
+from rewriter.kernels.triton import generate
+from tools.fuzz.interpreter import Interpreter
 
 F32, F16, BOOL = DataType.FLOAT, DataType.FLOAT16, DataType.BOOL
 RMS = "RMSNormalization[axis=-1,epsilon=0.00001]"
+TOLERANCE = {F32: 2e-6, F16: 2e-3}
+"""Largest error over largest entry."""
+TOTALS = {
+    "infinite": "Where(Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=int64](IsInf(x)))), 1.0, 2.0)",
+    "positive": "Cast[to=float](ReduceSum[axes=(-2,-1),keepdims=true](Cast[to=int32](IsInf[negative=false](x))))",
+    "negative": "Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=float](IsInf[positive=false](x))))",
+    "mean": "Sqrt(ReduceMean[axes=(-2,-1),keepdims=true](Mul(x,x)))",
+}
+"""Reductions of all entries."""
 
 
 def tensor(dtype: DataType, *shape: Dim) -> TensorType:
@@ -200,6 +211,12 @@ def column_kernel(*statements: Statement, store: str, m: int = 3, n: int = 7) ->
     return Kernel("columns", (Tensor("x", tensor(F32, m, n)),), (Tensor("out", tensor(F32, m)),), (body,), (block,))
 
 
+def squares(s: Dim, dtype: DataType = F32) -> Kernel:
+    """Tables of a square of a size, as masks of as many keys as queries are: what lies between two of them is s*s long."""
+    text = "Add(x, Transpose[perm=(0,2,1,3)](x))"
+    return kernel_of_terms("squares", {"x": tensor(dtype, symbol("b"), s, s, 16)}, {"y": text})
+
+
 def two_blocks() -> Kernel:
     """Statistics of long rows in one launch, the scaled rows in another, written by hand."""
     sizes = {"m": 3, "n": 7}
@@ -250,3 +267,12 @@ def random_inputs(kernel: Kernel, seed: int, sizes: Mapping[str, int] | None = N
 def reference(kernel: Kernel, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The body in double precision."""
     return evaluate_body(kernel, Real(), {n: x if x.dtype == bool else x.astype(np.float64) for n, x in inputs.items()})
+
+
+def check(interpreter: Interpreter, kernel: Kernel, schedules: tuple[Schedule, ...], tolerance: float, **options: object) -> None:
+    """Compares what the interpreter computes with the body in double precision."""
+    inputs = random_inputs(kernel, 1, options.get("sizes"))  # type: ignore[arg-type]
+    for computed, wanted in zip(interpreter.run(kernel, schedules, inputs), reference(kernel, inputs), strict=True):
+        assert computed.shape == wanted.shape
+        error = np.max(np.abs(computed - wanted)) / np.max(np.abs(wanted))
+        assert error <= tolerance, (error, generate(kernel, schedules).text)

@@ -1,4 +1,4 @@
-"""Graphs of terms, the sets of their nodes that kernels are made of, and the moves of a search that takes kernels."""
+"""Terms and graphs of them, the sets of their nodes that kernels are made of, and the moves of a search that takes kernels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from mugraph.blocks.block import Block
 from mugraph.domains.real import Real
 from mugraph.graph import Constant, Graph, Tables
 from mugraph.ops import get_operator
@@ -22,6 +23,12 @@ from rewriter.search.ranges import RangeOracle
 from rules_db.trust.rule import Rule
 
 HALF = DataType.FLOAT16
+RMS = "Div({0}, Sqrt(Add(ReduceMean[axes=(-1,),keepdims=true](Mul({0}, {0})), 1e-05)))"
+HEADS = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(3,4)]({0}))"
+ATTENTION = "MatMul(Softmax[axis=-1]({0}), {1})"
+ANY = "Cast[to=bool](ReduceMax[axes=(-2,-1),keepdims=false](Cast[to=int64]({0})))"
+INFINITE = f"Where({ANY.format('IsInf({0})')}, 1.0, 2.0)"
+CAUSAL = "Where(CausalMask[columns=7,rows=5](), Mul(MatMul(q, Transpose[perm=(1,0)](k)), 0.5), -inf)"
 
 
 def types_of(shapes: Mapping[str, Sequence[int]]) -> dict[str, TensorType]:
@@ -73,3 +80,7 @@ def moves_for(rules: Sequence[Rule] = ()) -> Moves:
     costs = CostModel(ProfileStore(None, "test"), 20, {}, "cuda", -float("inf"), DEVICES["h200"])
     matches = Matches.of(rules, RangeOracle({}), costs.provider, costs.opset)
     return Moves(matches, Prices(costs, matches.fusions))
+
+
+def kinds(block: Block, kind: type) -> int:
+    return sum(isinstance(s, kind) for s in block.statements)

@@ -110,6 +110,15 @@ def adapters(layers: int, widths: dict[int, int] | None = None) -> Graph:
     return b.graph(b.op("Tanh", value))
 
 
+def in_a_row(*operators: str) -> Graph:
+    """Operators of one operand, each of the one before."""
+    b = Builder()
+    value = b.input("[4,4]")
+    for operator in operators:
+        value = b.op(operator, value)
+    return b.graph(value)
+
+
 def mixed() -> Graph:
     """A double negation and a double transposition."""
     b = Builder()

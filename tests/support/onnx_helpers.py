@@ -17,7 +17,6 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_term, parse_type
 
-NEWEST = onnx.defs.onnx_opset_version()
 Inputs = Sequence[np.ndarray | None]
 
 onnxruntime.set_default_logger_severity(4)

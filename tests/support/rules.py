@@ -107,5 +107,5 @@ def landmark(name: str) -> Rule:
 
 @cache
 def landmarks() -> list[Rule]:
-    """The certified rules of all landmarks, each once."""
+    """The certified rules of all landmarks, each once: a scalar factor is a row factor, two landmarks are one rule."""
     return list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())

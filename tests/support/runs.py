@@ -55,6 +55,25 @@ def lora(path: Path) -> Path:
     return path
 
 
+def untidy(path: Path, first: np.ndarray, second: np.ndarray, more: str = "") -> Path:
+    """Work for cleaning: two products behind an identity, plus a constant that has to be computed; and ``more`` nodes."""
+    model = parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,64] x) => (float[N,64] y) {{
+            one = Constant<value_float = 1.0>()
+            two = Add(one, one)
+            a = Identity(x)
+            b = MatMul(a, w)
+            c = MatMul(b, v)
+            {more}
+            y = Add(c, two)
+        }}""")
+    weights = {"w": first, "v": second}
+    model.graph.initializer.extend(numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items())
+    onnx.save(model, path)
+    return path
+
+
 def run_model(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     """What a model gives on the CPU."""
     return ort.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, feeds)

@@ -20,7 +20,8 @@ from rewriter.cost import CostModel, ProfileStore, get_device
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import Built, KernelBuilder
-from rewriter.kernels.proposals import KernelProposals, matches_of
+from rewriter.kernels.matched import matches_of
+from rewriter.kernels.proposals import KernelProposals
 from rewriter.search.candidate import Candidate
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves

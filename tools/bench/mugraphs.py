@@ -16,7 +16,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -31,7 +31,7 @@ from mugraph.blocks.operator import KERNEL
 from mugraph.graph import Graph
 from mugraph.onnx import load
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import TensorType, concrete, evaluate_dim
+from mugraph.terms.shape import concrete
 from mugraph.terms.term import substitute
 from rewriter.cost.devices import DEVICES
 from rewriter.cost.model import CostModel
@@ -140,17 +140,13 @@ def beside(path: Path, seconds: float, device: str) -> Iterator[SearchedBeside]:
     how = KernelSearch(EnumerationLimits(11, seconds=seconds))
     for found in mine_kernels({path.stem: load(path).graph}, SubprogramBounds(), how):
         goal = found.goal
-        inputs = {name: _sized(type_, goal.sizes) for name, type_ in goal.types.items()}
+        inputs = {name: type_.at(goal.sizes) for name, type_ in goal.types.items()}
         if found.rules and all(concrete(type_.shape) for type_ in inputs.values()):
             body = tuple(substitute(root, {}, dims=dict(goal.sizes)) for root in goal.roots)
             types = infer_types(body, inputs)
             graph = load(plain_model(goal.name, inputs, body, [types[root] for root in body])).graph
             plain, lowered = _best(graph, (), device)
             yield SearchedBeside(found, plain, lowered, _best(graph, found.rules, device)[1])
-
-
-def _sized(type_: TensorType, sizes: Mapping[str, int]) -> TensorType:
-    return TensorType(type_.dtype, tuple(evaluate_dim(dim, sizes) for dim in type_.shape))
 
 
 def _best(graph: Graph, rules: Sequence[Rule], device: str) -> tuple[Candidate, Candidate]:

@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mugraph.onnx import load
-from mugraph.terms.shape import concrete, evaluate_dim
+from mugraph.terms.shape import shape_at
 from rewriter.reference import bind_sizes, compare, random_inputs
 from rewriter.run.timings import Timing, paired
 from rewriter.runtime_env import environment
@@ -165,7 +165,7 @@ def time_all(
     sizes = bind_sizes(model, {})[0]
     feeds = [random_inputs(model, sizes, seed) for seed in range(TIMED)]
     types = [type_ for value in model.graph.outputs if (type_ := model.graph.type(value)) is not None]
-    shapes = [concrete([evaluate_dim(dim, sizes) for dim in type_.shape]) for type_ in types]
+    shapes = [shape_at(type_, sizes) for type_ in types]
     outputs = [poisoned(shape, type_.dtype.numpy()) for shape, type_ in zip(shapes, types, strict=True) if shape is not None]
     written = {str(n): source.with_suffix(f".{n}.onnx") for n, run in enumerate(runs) if run.improved}
     specs: dict[str, Spec] = {

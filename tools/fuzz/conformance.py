@@ -16,7 +16,6 @@ from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
 
-from mugraph.ops import ONNX_OPERATORS
 from tools.fuzz.campaign import Show
 from tools.fuzz.fates import CaseReport
 from tools.fuzz.oracle import bit_for_bit, examine_model
@@ -40,11 +39,6 @@ class ConformanceCase:
     def operators(self) -> frozenset[str]:
         """The operators of its model's main graph."""
         return frozenset(node.op_type for node in self.proto().graph.node if not node.domain)
-
-    @property
-    def is_understood(self) -> bool:
-        """Whether the registry has a record of one of its operators."""
-        return not self.operators.isdisjoint(ONNX_OPERATORS)
 
     def proto(self) -> onnx.ModelProto:
         """The model."""

@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import onnx
 
 from mugraph.domains import Real
 from mugraph.ops import REGISTRY, NotUnderstood, filled, get_operator
+from mugraph.ops.forms import OnnxForm
 from mugraph.ops.support import FILE
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import Term
@@ -107,8 +108,6 @@ def operands(types: list[TensorType], seed: int = 0) -> list[np.ndarray]:
 
 def ask(probe: Probe, provider: str) -> ProbeAnswer:
     """Builds, opens, runs and judges one probe in this process."""
-    import onnxruntime as ort
-
     term, types = probe.application()
     record = get_operator(term.op)
     attrs = {**record.defaults, **dict(term.attrs)}
@@ -118,55 +117,13 @@ def ask(probe: Probe, provider: str) -> ProbeAnswer:
         form = filled(record.to_onnx(attrs, types, OPSET), arrays.__getitem__)
     except (NotUnderstood, Undecided, ValueError) as problem:
         return ProbeAnswer("refused", str(problem))
-    nodes, names, constants, infos, feeds = [], [], [], [], {}
-    for index, (type_, array) in enumerate(zip(types, arrays, strict=True)):
-        if term.inputs[index].name.isupper():
-            constants.append(onnx.numpy_helper.from_array(array.astype(type_.dtype.numpy()), f"x{index}"))
-            continue
-        narrow = type_.dtype in TYPES and type_.dtype != DataType.FLOAT
-        input_name = f"given{index}" if narrow else f"x{index}"
-        dtype = DataType.FLOAT if narrow else type_.dtype
-        infos.append(onnx.helper.make_tensor_value_info(input_name, int(dtype), array.shape))
-        feeds[input_name] = array
-        if narrow:
-            nodes.append(onnx.helper.make_node("Cast", [input_name], [f"x{index}"], to=int(type_.dtype)))
-    for index, item in enumerate(form.inputs):
-        if isinstance(item, int):
-            names.append(f"x{item}")
-        elif item is None:
-            names.append("")
-        else:
-            constants.append(onnx.numpy_helper.from_array(np.asarray(item), f"c{index}"))
-            names.append(f"c{index}")
-    plain = [f"y{i}" for i in range(len(outputs))]
-    nodes.append(
-        onnx.helper.make_node(form.op_type, names, form.output_names(plain), domain=form.domain, **as_onnx(form.attributes))
-    )
-    wanted = [o.dtype if o.dtype not in (DataType.FLOAT16, DataType.BFLOAT16) else DataType.FLOAT for o in outputs]
-    results = []
-    for name, type_, dtype in zip(plain, outputs, wanted, strict=True):
-        if dtype != type_.dtype:
-            nodes.append(onnx.helper.make_node("Cast", [name], [f"{name}f"], to=int(dtype)))
-        results.append(onnx.helper.make_tensor_value_info(name if dtype == type_.dtype else f"{name}f", int(dtype), None))
-    graph = onnx.helper.make_graph(nodes, "probe", infos, results, constants)
-    opsets = [onnx.helper.make_opsetid("", OPSET), *([onnx.helper.make_opsetid(form.domain, 1)] if form.domain else [])]
-    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    if provider == "cuda":
-        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    with tempfile.TemporaryDirectory() as folder:
-        written = Path(folder) / "loaded.onnx"
-        options.optimized_model_filepath = str(written)
-        try:
-            session = ort.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS[provider]])
-            if PROVIDERS[provider][0] not in session.get_providers():
-                return ProbeAnswer("refused", f"{PROVIDERS[provider][0]} is not to be had")
-            loaded = onnx.load(written)
-            actual = session.run(None, feeds)
-        except Exception as problem:  # onnxruntime raises many types where a kernel is missing
-            return ProbeAnswer("refused", " ".join(str(problem).split())[:300])
+    given = {index for index in range(len(types)) if not term.inputs[index].name.isupper()}
+    model, feeds = model_of(form, types, arrays, given, outputs)
+    try:
+        loaded, actual = run(model, feeds, provider)
+    except Exception as problem:  # onnxruntime raises many types where a kernel is missing
+        return ProbeAnswer("refused", " ".join(str(problem).split())[:300])
+    names = operand_names(form)
     applications = [node for node in loaded.graph.node if node.op_type == form.op_type]
     kept = any(list(node.input)[: len(names)] == names for node in applications) or (not names and bool(applications))
     rounded = [
@@ -179,6 +136,77 @@ def ask(probe: Probe, provider: str) -> ProbeAnswer:
     if not worst <= limit:
         return ProbeAnswer("wrong", f"off by {worst:.1e} of the root mean square")
     return ProbeAnswer("kernel" if kept else "runs", f"off by {worst:.1e}")
+
+
+def operand_names(form: OnnxForm) -> list[str]:
+    """The names of a node's operands in a probe's model: ``x`` for the record's, ``c`` for those that the form brings."""
+    return [f"x{x}" if isinstance(x, int) else "" if x is None else f"c{index}" for index, x in enumerate(form.inputs)]
+
+
+def model_of(
+    form: OnnxForm,
+    types: Sequence[TensorType],
+    arrays: Sequence[np.ndarray],
+    given: Collection[int],
+    outputs: Sequence[TensorType],
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """The model of a probe, whose inputs and outputs are no narrower than 32 bits, and what it is fed with.
+
+    Args:
+        form: the node that is asked about.
+        types, arrays: of its operands.
+        given: which operands are inputs; the others are initializers.
+        outputs: types of its results.
+    """
+    nodes, constants, infos, feeds = [], [], [], {}
+    for index, (type_, array) in enumerate(zip(types, arrays, strict=True)):
+        if index not in given:
+            constants.append(onnx.numpy_helper.from_array(array.astype(type_.dtype.numpy()), f"x{index}"))
+            continue
+        narrow = type_.dtype in TYPES and type_.dtype != DataType.FLOAT
+        input_name = f"given{index}" if narrow else f"x{index}"
+        dtype = DataType.FLOAT if narrow else type_.dtype
+        infos.append(onnx.helper.make_tensor_value_info(input_name, int(dtype), array.shape))
+        feeds[input_name] = array
+        if narrow:
+            nodes.append(onnx.helper.make_node("Cast", [input_name], [f"x{index}"], to=int(type_.dtype)))
+    for index, item in enumerate(form.inputs):
+        if item is not None and not isinstance(item, int):
+            constants.append(onnx.numpy_helper.from_array(np.asarray(item), f"c{index}"))
+    plain = [f"y{i}" for i in range(len(outputs))]
+    nodes.append(
+        onnx.helper.make_node(
+            form.op_type, operand_names(form), form.output_names(plain), domain=form.domain, **as_onnx(form.attributes)
+        )
+    )
+    results = []
+    for name, type_ in zip(plain, outputs, strict=True):
+        narrow = type_.dtype in (DataType.FLOAT16, DataType.BFLOAT16)
+        if narrow:
+            nodes.append(onnx.helper.make_node("Cast", [name], [f"{name}f"], to=int(DataType.FLOAT)))
+        dtype = DataType.FLOAT if narrow else type_.dtype
+        results.append(onnx.helper.make_tensor_value_info(f"{name}f" if narrow else name, int(dtype), None))
+    graph = onnx.helper.make_graph(nodes, "probe", infos, results, constants)
+    opsets = [onnx.helper.make_opsetid("", OPSET), *([onnx.helper.make_opsetid(form.domain, 1)] if form.domain else [])]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
+
+
+def run(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], provider: str) -> tuple[onnx.ModelProto, list[np.ndarray]]:
+    """A model as onnxruntime executes it, fusing nothing, and its results. Raises whatever onnxruntime raises."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if provider == "cuda":
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "loaded.onnx"
+        options.optimized_model_filepath = str(written)
+        session = ort.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS[provider]])
+        if PROVIDERS[provider][0] not in session.get_providers():
+            raise RuntimeError(f"{PROVIDERS[provider][0]} is not to be had")
+        return onnx.load(written), session.run(None, feeds)
 
 
 def as_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:

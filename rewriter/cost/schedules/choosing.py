@@ -108,10 +108,6 @@ class SchedulePrices:
         best[0] = self.times[self.winner, 0]
         return np.asarray(np.round(np.maximum(self.times / best, 1.0), 6))
 
-    def regrets_of(self, variants: Variants) -> Floats:
-        """The regret of variants of these schedules at each point."""
-        return np.array([self.regrets[self.schedules.index(variants.chosen(point)), at] for at, point in enumerate(self.points)])
-
     def variants(self, most: int = _MOST) -> Variants:
         """As few variants, up to ``most``, as come near to what so many can do.
 

@@ -16,7 +16,7 @@ from mugraph.deadline import heed
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_output, infer_types
 from mugraph.terms.equations import bindable
-from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, Unequal, evaluate_dim, symbol
+from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, Unequal, symbol
 from mugraph.terms.term import Attrs, Term, bind_attrs, make, substitute, walk
 from rewriter.kernels.fuse.equations import SizeEquations
 from rewriter.kernels.fuse.symbols import SizeSymbols
@@ -135,7 +135,7 @@ class _SymbolFinder:
         symbols = {old: symbol(name) for old, name in new.items()}
         return Sized(
             tuple(substitute(root, {}, dims=symbols) for root in roots),
-            {n: TensorType(t.dtype, tuple(evaluate_dim(d, symbols) for d in t.shape)) for n, t in types.items()},
+            {n: t.at(symbols) for n, t in types.items()},
             {name: self._symbols.values[old] for old, name in new.items()},
         )
 

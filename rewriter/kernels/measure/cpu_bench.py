@@ -14,7 +14,6 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.variants import Variants
-from mugraph.terms.shape import TensorType, evaluate_dim
 from rewriter.cost.cpu import copies_of, empty_microseconds, microseconds_of
 from rewriter.cost.kernel_times import Measured
 from rewriter.cost.signature import Signature, node_model
@@ -57,7 +56,7 @@ class CpuBench:
         self.kernel = kernel
         self.inputs = kernel_inputs(kernel, sizes, given=given)
         self.references = reference_of(kernel, self.inputs) if references is None else list(references)
-        types = [TensorType(t.type.dtype, tuple(evaluate_dim(d, sizes) for d in t.type.shape)) for t in kernel.inputs]
+        types = [t.type.at(sizes) for t in kernel.inputs]
         self.signature = Signature(KERNEL, kernel_attrs(kernel), tuple(types), (False,) * len(types))
         self.empty = empty_microseconds()
 

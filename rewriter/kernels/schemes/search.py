@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mugraph.graph import Definition, Node
-from rewriter.kernels.proposals import KernelProposals, is_lowered, matches_of, positioned, shows_positions
+from rewriter.kernels.matched import matches_of
+from rewriter.kernels.preparing import positioned, shows_positions
+from rewriter.kernels.proposals import KernelProposals, is_lowered
 from rewriter.kernels.schemes.region import Region
 from rewriter.kernels.schemes.sampling import RewardSampler
 from rewriter.kernels.schemes.scheme import Context, Scheme, Segment

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from mugraph.blocks.statements import Accumulate, Dot, statement_operands
 from rewriter.kernels.triton.bounds import Bounds
-from rewriter.kernels.triton.products import Tile, bracketed, masked, summed
+from rewriter.kernels.triton.products import Tile, bracketed, masked, reduced, summed
 from rewriter.kernels.triton.softmax import Softmax
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
@@ -84,12 +84,10 @@ class Accumulators:
             self._step_welford(accumulator, self._lifted(accumulator, loop), loop)
         else:
             name, tile = accumulator.names[0], self._lifted(accumulator, loop)
-            text, is_sum = tile.text, accumulator.monoid == "sum"
-            if name not in self._lazy and loop in tile.axes:
-                at = tile.axes.index(loop)
-                halves = self._values.halves
-                text = summed(text, at, len(tile.axes), loosely=halves) if is_sum else f"tl.max({text}, axis={at})"
-            self._text.assign(name, f"{name} + {text}" if is_sum else f"tl.maximum({name}, {text})")
+            text, axes = tile.text, tile.axes
+            if name not in self._lazy and loop in axes:
+                text = reduced(accumulator.monoid, text, axes.index(loop), len(axes), loosely=self._values.halves)
+            self._text.assign(name, f"{name} + {text}" if accumulator.monoid == "sum" else f"tl.maximum({name}, {text})")
 
     def _add_product(self, name: str, dot: Dot, loop: str) -> None:
         values = self._values

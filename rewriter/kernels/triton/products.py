@@ -13,7 +13,7 @@ from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.text import laid_under
 from rewriter.kernels.triton.tiling import Tiling
 
-__all__ = ["ProductText", "Tile", "bracketed", "masked", "summed"]
+__all__ = ["ProductText", "Tile", "bracketed", "masked", "reduced", "summed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,11 @@ def summed(text: str, axis: int, rank: int, *, loosely: bool = False) -> str:
     if loosely and (axis, rank) != (1, 3):
         return f"tl.sum({text}, axis={axis})"
     return f"(0.0 - tl.sum(0.0 - {bracketed(text)}, axis={axis}))"
+
+
+def reduced(kind: str, text: str, axis: int, rank: int, *, loosely: bool = False) -> str:
+    """A tensor's ``sum``, ``max`` or ``min`` along one of its axes; ``loosely`` is said of sums (:func:`summed`)."""
+    return summed(text, axis, rank, loosely=loosely) if kind == "sum" else f"tl.{kind}({text}, axis={axis})"
 
 
 def bracketed(text: str) -> str:

@@ -28,7 +28,7 @@ from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.loads import load_grains, packed_along, unfold
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.positions import Positions
-from rewriter.kernels.triton.products import ProductText, Tile, masked, summed
+from rewriter.kernels.triton.products import ProductText, Tile, masked, reduced
 from rewriter.kernels.triton.scalar import TritonText
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
@@ -202,11 +202,7 @@ class TileValues:
         for axis in reversed(statement.over):
             if axis in axes:
                 padded = masked(replace(tile, text=text, axes=axes), axis, IDENTITY[statement.kind], self._tiling)
-                at = axes.index(axis)
-                is_sum = statement.kind == "sum"
-                text = (
-                    summed(padded, at, len(axes), loosely=self.halves) if is_sum else f"tl.{statement.kind}({padded}, axis={at})"
-                )
+                text = reduced(statement.kind, padded, axes.index(axis), len(axes), loosely=self.halves)
                 axes = tuple(other for other in axes if other != axis)
         self._text.assign(statement.name, text)
         self.written[statement.name] = Tile(statement.name, axes)

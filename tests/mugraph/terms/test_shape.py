@@ -28,6 +28,7 @@ from mugraph.terms.shape import (
     normalize_axis,
     same_dim,
     same_shape,
+    shape_at,
     smaller,
     symbol,
     symbols_within,
@@ -227,6 +228,14 @@ def test_tensor_types() -> None:
     with pytest.raises(Undecided, match="size"):
         type_.size()
     assert TensorType(DataType.FLOAT, (2, 3)).size() == 6 and TensorType(DataType.FLOAT, ()).size() == 1
+
+
+def test_types_at_sizes() -> None:
+    n, m = symbol("n"), symbol("m")
+    type_ = TensorType(DataType.FLOAT16, (2, n, 2 * m))
+    assert type_.at({"n": 3}) == TensorType(DataType.FLOAT16, (2, 3, 2 * m)) and type_.at({}) == type_
+    assert shape_at(type_, {"n": 3, "m": n}) is None and shape_at(type_, {"n": 3, "m": 5}) == (2, 3, 10)
+    assert shape_at(None, {"n": 3}) is None and shape_at(TensorType(DataType.FLOAT, ()), {}) == ()
 
 
 @pytest.mark.parametrize("dtype", [DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.DOUBLE])

@@ -15,7 +15,8 @@ from mugraph.terms.text import parse_term
 from rewriter.kernels.chunks import ChunkedAttention
 from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
-from rewriter.kernels.proposals import KernelProposals, matches_of
+from rewriter.kernels.matched import matches_of
+from rewriter.kernels.proposals import KernelProposals
 from rewriter.search.directions import Direction
 from rules_db.exchange import format_rule, parse_rules
 from rules_db.trust.certificate import Evidence

@@ -235,7 +235,7 @@ def test_kernels_are_kept_to_read(tmp_path: Path) -> None:
     assert parse_kernel(texts[1]).digest == SPLIT.kernel.digest
     assert kernel_from_json(json.loads(texts[2])["kernel"]).digest == SPLIT.kernel.digest
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(StoreError, match=r"cannot be made: .*; give another folder"):
         keep_kernels([SPLIT], tmp_path / "file" / "kernels")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 import weakref
 from concurrent.futures import Future
 from pathlib import Path
@@ -13,7 +14,7 @@ import onnx
 import pytest
 from onnx.parser import parse_model
 
-from rewriter.run.background import Background, Beside, taking_turns
+from rewriter.run.background import Background, Beside, in_background, taking_turns
 from tests.support.runs import workbench
 
 
@@ -73,3 +74,55 @@ def test_threads_of_a_run_take_turns_often(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), taking_turns():
         raise KeyboardInterrupt
     assert sys.getswitchinterval() == before
+
+
+def test_a_measurement_waits_for_what_would_disturb_it() -> None:
+    background, go_on, end = Background(), threading.Event(), threading.Event()
+
+    def work(beside: Beside) -> int:
+        go_on.wait()
+        beside.disturbs_no_more()
+        end.wait()
+        return 3
+
+    future = background.begin(work)
+    assert not background.is_quiet(0.01)
+    go_on.set()
+    assert background.is_quiet(10.0) and not future.done()
+    end.set()
+    assert future.result(10.0) == 3
+
+
+def test_work_that_fails_disturbs_nobody() -> None:
+    background = Background()
+
+    def work(_: Beside) -> None:
+        raise ValueError("no")
+
+    future = background.begin(work)
+    assert background.is_quiet(10.0)
+    background.end()
+    with pytest.raises(ValueError, match="no"):
+        future.result(10.0)
+
+
+def test_what_goes_on_when_a_run_ends_is_given_up_and_waited_for() -> None:
+    background = Background()
+
+    def work(beside: Beside) -> None:
+        while beside.is_wanted():
+            time.sleep(0.01)
+
+    future = background.begin(work)
+    assert not future.done()
+    background.end()
+    future.result(10.0)
+
+
+def test_what_fails_in_the_background_fails_where_it_is_asked_for() -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    assert in_background(lambda: 3).result() == 3
+    with pytest.raises(KeyboardInterrupt):
+        in_background(interrupted).result()

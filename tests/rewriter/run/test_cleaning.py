@@ -27,28 +27,13 @@ from rewriter.run.target import choose_target
 from rewriter.run.task import Task, read_task
 from rewriter.runtime_env import RuntimeFailure
 from tests.support.graphs import rule
-from tests.support.runs import ops, run_model
-
-UNTIDY = """
-    <ir_version: 8, opset_import: ["" : 17]>
-    g (float[N,64] x) => (float[N,64] y) {
-        one = Constant<value_float = 1.0>()
-        two = Add(one, one)
-        a = Identity(x)
-        b = MatMul(a, w)
-        c = MatMul(b, v)
-        dead = Exp(c)
-        y = Add(c, two)
-    }"""
+from tests.support.runs import ops, run_model, untidy
 
 
 @pytest.fixture
 def source(tmp_path: Path, own_cache: Path) -> Path:
-    model = parse_model(UNTIDY)
-    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
-    model.graph.initializer.extend(numpy_helper.from_array(weight, name) for name in "wv")
-    onnx.save(model, tmp_path / "m.onnx")
-    return tmp_path / "m.onnx"
+    weight = np.random.default_rng(0).standard_normal((64, 64))
+    return untidy(tmp_path / "m.onnx", weight, weight, "dead = Exp(c)")
 
 
 def same_outputs(one: Path, other: Path) -> bool:

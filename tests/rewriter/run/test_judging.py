@@ -25,15 +25,9 @@ from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
 from tests.support.graphs import rule
 from tests.support.runs import FASTER, SAME, workbench
-from tests.support.stages import CLAMP, NEGATION, RULES, WRONG, checker_of, judge_of, proposals_of, proposer_of, two_savings
+from tests.support.stages import CLAMP, NEGATION, RULES, WRONG, checker_of, judge_of, proposals_of, proposer_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Two independent savings: a double negation and a second clamp."""
-    return two_savings(tmp_path)
 
 
 def test_what_is_wrong_does_not_pass(source: Path) -> None:

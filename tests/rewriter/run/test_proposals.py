@@ -20,15 +20,9 @@ from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
 from tests.support.graphs import rule
 from tests.support.runs import workbench
-from tests.support.stages import CLAMP, NEGATION, RULES, WRONG, proposals_of, proposer_of, two_savings
+from tests.support.stages import CLAMP, NEGATION, RULES, WRONG, proposals_of, proposer_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Two independent savings: a double negation and a second clamp."""
-    return two_savings(tmp_path)
 
 
 def test_moves_are_reached_again_from_their_record(source: Path) -> None:

@@ -28,28 +28,14 @@ from rewriter.run.task import Task, read_task
 from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
 from tests.support.graphs import MERGE, rule
-from tests.support.runs import ops, run_model
+from tests.support.runs import ops, run_model, untidy
 
-CHAIN = """
-    <ir_version: 8, opset_import: ["" : 17]>
-    g (float[N,64] x) => (float[N,64] y) {
-        one = Constant<value_float = 1.0>()
-        two = Add(one, one)
-        a = Identity(x)
-        b = MatMul(a, w)
-        c = MatMul(b, v)
-        y = Add(c, two)
-    }"""
 JOINED = rule("MatMul(MatMul(X, Y), Z)", "MatMul(X, MatMul(Y, Z))", "X:[m,n] Y:[n,k] Z:[k,p]")
 
 
 @pytest.fixture
 def source(tmp_path: Path, own_cache: Path) -> Path:
-    model = parse_model(CHAIN)
-    weight = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for array, name in zip(weight, "wv", strict=True))
-    onnx.save(model, tmp_path / "m.onnx")
-    return tmp_path / "m.onnx"
+    return untidy(tmp_path / "m.onnx", *np.random.default_rng(0).standard_normal((2, 64, 64)))
 
 
 class Planted:

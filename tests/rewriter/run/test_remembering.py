@@ -24,15 +24,9 @@ from rewriter.run.remembering import StaleVerdict, Verdicts
 from rewriter.run.writing import write
 from rules_db.exchange import format_rule
 from tests.support.runs import FASTER, ops, workbench
-from tests.support.stages import RULES, WRONG, decision_of, judge_of, two_savings
+from tests.support.stages import RULES, WRONG, decision_of, judge_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Two independent savings: a double negation and a second clamp."""
-    return two_savings(tmp_path)
 
 
 def measuring(source: Path, **options: Any) -> Any:

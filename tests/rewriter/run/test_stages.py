@@ -1,11 +1,10 @@
-"""The contracts of a run's first stages, each where it says no: clock, reading, workbench."""
+"""The contracts of a run's first stages, each where it says no: reading, workbench."""
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -15,7 +14,6 @@ from onnx.parser import parse_model
 from rewriter import Options
 from rewriter.cost.store import ProfileStore
 from rewriter.reference import InputError
-from rewriter.run.background import in_background
 from rewriter.run.clock import Clock
 from rewriter.run.kernels import RunKernels
 from rewriter.run.searching import new_search
@@ -23,44 +21,9 @@ from rewriter.run.task import read_task
 from rewriter.run.workbench import open_workbench
 from rewriter.search.ranges import read_by_guards
 from tests.support.runs import block, workbench
-from tests.support.stages import CLAMP, RULES, two_savings
+from tests.support.stages import CLAMP, RULES
 
 pytestmark = pytest.mark.usefixtures("own_cache")
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Two independent savings: a double negation and a second clamp."""
-    return two_savings(tmp_path)
-
-
-# The clock
-
-
-def test_a_lap_counts_however_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("rewriter.run.clock.time", SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: now[0]))
-    clock = Clock(10.0)
-    for _ in range(2):
-        with clock.lap("search"):
-            now[0] += 2
-    with pytest.raises(KeyboardInterrupt), clock.lap("accept"):
-        now[0] += 3
-        raise KeyboardInterrupt
-    assert clock.seconds() == {"search": 4.0, "accept": 3.0, "total": 7.0}
-    assert Clock(10.0, spent=0.25).seconds() == {"start": 0.25, "total": 0.25}
-    assert clock.left() == 3.0 and clock.instant(0.5) == 105.0
-    now[0] += 5
-    assert clock.left() == -2.0
-
-
-def test_what_fails_in_the_background_fails_where_it_is_asked_for() -> None:
-    def interrupted() -> int:
-        raise KeyboardInterrupt
-
-    assert in_background(lambda: 3).result() == 3
-    with pytest.raises(KeyboardInterrupt):
-        in_background(interrupted).result()
 
 
 # Reading

@@ -29,6 +29,7 @@ from tests.support.graphs import (
     adapters,
     backtracking,
     direction_of,
+    in_a_row,
     mixed,
     ops,
     rule,
@@ -123,8 +124,7 @@ DEAR = TableCosts(Tanh=50.0, Exp=50.0, Sigmoid=60.0)
 
 def climb() -> Graph:
     """What becomes one cheap operator after a step that costs more; another step saves half and leads nowhere."""
-    b = Builder()
-    return b.graph(b.op("Tanh", b.op("Exp", b.input("[4,4]"))))
+    return in_a_row("Exp", "Tanh")
 
 
 def blind_alley(moves: Moves, candidate: Candidate) -> Iterable[Candidate]:
@@ -400,8 +400,7 @@ def test_kernels_are_proposed_by_generators_of_their_own() -> None:
         if child is not None:
             yield child
 
-    b = Builder()
-    graph = b.graph(b.op("Tanh", b.op("Exp", b.op("Neg", b.op("Neg", b.input("[4,4]"))))))
+    graph = in_a_row("Neg", "Neg", "Exp", "Tanh")
     search = backtracking([NEGATION], kernels=(kernels, kernels))
     best = search.run(graph).better[0]
     assert ops(best.graph)[-1] == "Relu" and "Neg" not in ops(best.graph) and seen
@@ -427,8 +426,7 @@ FUSED = compile_rules([rule("Tanh(Exp(X))", "Relu(X)", "X:[m,n]")])[0]
 
 
 def test_kernels_come_of_improving_moves_before_anything_is_expanded() -> None:
-    b = Builder()
-    graph = b.graph(b.op("Tanh", b.op("Exp", b.op("Neg", b.op("Neg", b.input("[4,4]"))))))
+    graph = in_a_row("Neg", "Neg", "Exp", "Tanh")
     search = backtracking([NEGATION], kernels=(relus,), expansions=0)
     searched = search.run(graph)
     assert searched.expanded == 0 and "Relu" in ops(searched.better[0].graph) and "Neg" not in ops(searched.better[0].graph)
@@ -446,8 +444,7 @@ def test_another_start_comes_to_its_kernels_before_anything_is_expanded() -> Non
         own = moves.subset([shown])
         yield moves.take(candidate, own.sites(own.start(candidate.graph), shown)) or candidate
 
-    b = Builder()
-    graph = b.graph(b.op("Tanh", b.op("Sigmoid", b.op("Neg", b.op("Neg", b.input("[4,4]"))))))
+    graph = in_a_row("Neg", "Neg", "Sigmoid", "Tanh")
     alone = backtracking([NEGATION], TableCosts(Exp=100.0), kernels=(relus,), expansions=0)
     assert "Relu" not in ops(alone.run(graph).better[0].graph)
     search = replace(alone, starts=(start,))

@@ -24,6 +24,7 @@ from tests.support.graphs import (
     adapters,
     backtracking,
     direction_of,
+    in_a_row,
     mixed,
     moves_of,
     ops,
@@ -58,8 +59,7 @@ def test_candidates_are_plain_and_priced_as_the_runtime_executes_them() -> None:
 
 def test_the_runtime_is_asked_where_there_is_a_place_and_believed() -> None:
     """Neither price nor what is written out has a fusion that the runtime says it does not make."""
-    b = Builder()
-    graph = b.graph(b.op("Tanh", b.op("Neg", b.input("[4,4]"))))
+    graph = in_a_row("Neg", "Tanh")
     made, left, absent = (rule(f"{op}(Neg(X))", "Sigmoid(X)", "X:[m,n]") for op in ("Tanh", "Abs", "Exp"))
     for answer in (True, False):
         asked: list[str] = []
@@ -79,8 +79,7 @@ def test_the_runtime_is_asked_where_there_is_a_place_and_believed() -> None:
 
 def test_what_the_runtime_fuses_hides_nothing() -> None:
     """A rule that needs what the runtime would fuse is found, and one that needs what it makes."""
-    b = Builder()
-    graph = b.graph(b.op("Tanh", b.op("Neg", b.op("Exp", b.input("[4,4]")))))
+    graph = in_a_row("Exp", "Neg", "Tanh")
     fused, better = rule("Tanh(Neg(X))", "Sigmoid(X)", "X:[m,n]"), rule("Tanh(Neg(Exp(X)))", "Abs(X)", "X:[m,n]")
     further = rule("Sigmoid(Exp(X))", "Relu(X)", "X:[m,n]")
     for other, left in ((better, "Abs"), (further, "Relu")):
@@ -93,8 +92,7 @@ def test_what_the_runtime_fuses_hides_nothing() -> None:
 
 def test_a_move_that_hinders_a_fusion_pays_for_it() -> None:
     """The runtime makes one node of three; the rule saves one of the three, but what is left is not fused."""
-    b = Builder()
-    graph = b.graph(b.op("Tanh", b.op("Neg", b.op("Exp", b.input("[4,4]")))))
+    graph = in_a_row("Exp", "Neg", "Tanh")
     fused, worse = rule("Tanh(Neg(Exp(X)))", "Sigmoid(X)", "X:[m,n]"), rule("Neg(Exp(X))", "Abs(X)", "X:[m,n]")
     assert backtracking([worse]).run(graph).better
     search = backtracking([fused, worse], runtime_directions=frozenset({f"{fused.id}>"}))
@@ -122,8 +120,7 @@ def test_a_move_that_makes_a_fusion_possible_gains_by_it() -> None:
 
 def test_fusions_of_one_value_are_undone_together() -> None:
     """Two fusions end at the same value, the second of what the first made; a move takes what both rest on away, and another."""
-    b = Builder()
-    graph = b.graph(b.op("Tanh", b.op("Neg", b.op("Exp", b.op("Abs", b.op("Abs", b.input("[4,4]")))))))
+    graph = in_a_row("Abs", "Abs", "Exp", "Neg", "Tanh")
     first, second = rule("Tanh(Neg(X))", "Sigmoid(X)", "X:[m,n]"), rule("Sigmoid(Exp(X))", "Relu(X)", "X:[m,n]")
     moves = [rule("Neg(Exp(X))", "Cos(X)", "X:[m,n]"), rule("Cos(Abs(X))", "Cos(X)", "X:[m,n]")]
     aware = moves_of([first, second, *moves], runtime_directions=frozenset({f"{first.id}>", f"{second.id}>"}))
@@ -137,8 +134,7 @@ def test_fusions_of_one_value_are_undone_together() -> None:
 
 
 def test_of_fusions_that_compete_the_one_that_saves_most_is_made() -> None:
-    b = Builder()
-    graph = b.graph(b.op("Tanh", b.op("Neg", b.op("Exp", b.input("[4,4]")))))
+    graph = in_a_row("Exp", "Neg", "Tanh")
     small, large = rule("Neg(Exp(X))", "Abs(X)", "X:[m,n]"), rule("Tanh(Neg(Exp(X)))", "Sigmoid(X)", "X:[m,n]")
     aware = moves_of([small, large], runtime_directions=frozenset({f"{small.id}>", f"{large.id}>"}))
     assert ops(aware.start(graph).executed.graph) == ["Sigmoid"]

@@ -27,6 +27,7 @@ from tests.support.graphs import (
     adapters,
     backtracking,
     direction_of,
+    in_a_row,
     mixed,
     moves_of,
     ops,
@@ -50,8 +51,7 @@ def _as_sets(moves: Moves, candidate: Candidate) -> set[object]:
 
 def test_what_the_opset_has_not_is_no_candidate() -> None:
     """Gelu came with opset 20."""
-    b = Builder()
-    graph = b.graph(b.op("Tanh", b.op("Neg", b.input("[4,4]"))))
+    graph = in_a_row("Neg", "Tanh")
     newer = rule("Tanh(Neg(X))", "Gelu[approximate='none'](X)", "X:[m,n]")
     assert ops(backtracking([newer]).run(graph).better[0].graph) == ["Gelu"]
     search = backtracking([newer], opset=19)

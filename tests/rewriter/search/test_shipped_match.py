@@ -13,7 +13,7 @@ from mugraph.domains import Real
 from mugraph.domains.range import Range
 from mugraph.graph import Constant, Graph, Tables
 from mugraph.ops import get_operator
-from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_attrs, bind_value, binding_of, walk
 from rewriter.search.directions import Direction, compile_rules
 from rewriter.search.match import Match, NoMatch, RootIndex, RootMatch, find_root_matches, join
@@ -55,7 +55,7 @@ def build(roots: Sequence[Term], rule: Rule, sizes: Mapping[str, Dim]) -> tuple[
     for term in walk(roots):
         if term.is_var:
             sample = rule.types[term.name]
-            type_ = TensorType(sample.dtype, tuple(evaluate_dim(d, sizes) for d in sample.shape))
+            type_ = sample.at(sizes)
             if term in repeated:
                 values[term] = tables.add_constant(Constant.of(twice(type_, repeated[term]), type_))
                 continue

@@ -16,9 +16,9 @@ from rules_db.exchange import format_rule
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.rule import Rule
-from tests.support.rules import LANDMARKS, landmark
+from tests.support.rules import landmarks
 
-RULES = list({landmark(name).id: landmark(name) for name in LANDMARKS}.values())[:6]
+RULES = landmarks()[:6]
 
 
 def database(path: Path, rules: list[Rule]) -> str:
