@@ -56,6 +56,8 @@ _NOT_CLEANED = Judgement(
 _UNSEARCHED = Judgement(message="interrupted before the search began: the original was kept", is_interrupted=True)
 _MOST_WRITING = 0.5
 """Share of the budget that is kept for writing at most: a model that takes longer is searched all the same."""
+_SAMPLE = 0.01
+"""Share of the budget for each sample of writing."""
 _SEARCHING = (
     "rewriter.search.moves",
     "rewriter.search.backtracking",
@@ -135,7 +137,8 @@ def optimize(
             progress("reading the model")
             task = read_task(model, output, asked, target)
         try:
-            writing = writing_seconds(task.original, task.output) if asked.keeps_to_budget else 0.0
+            most = _SAMPLE * asked.budget
+            writing = writing_seconds(task.original, task.output, most) if asked.keeps_to_budget else 0.0
             _foresee_end(task, clock, writing)
             with closing(Ahead(task.model, task.sizes, is_needed=asked.searches)) as ahead:
                 return _run(task, scratch.path, clock, progress, ahead, writing)
