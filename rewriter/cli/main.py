@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ __all__ = ["main", "run"]
 @click.version_option(package_name="onnx-superopt")
 @click.pass_obj
 def main(
-    spent: float | None,
+    began: float | None,
     /,
     model: Path,
     output: Path | None,
@@ -72,7 +73,7 @@ def main(
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
     from rewriter.cli.running import Request, run_request  # who asks for help needs nothing of it
 
-    run_request(Request(model, output, json_file, report, verify, verbose, spent or 0.0, written))
+    run_request(Request(model, output, json_file, report, verify, verbose, written, began))
 
 
 def run() -> None:
@@ -82,7 +83,7 @@ def run() -> None:
     busy machine: all files are closed by now.
     """
     try:
-        code = main(obj=process_seconds(), standalone_mode=False) or 0
+        code = main(obj=time.monotonic() - process_seconds(), standalone_mode=False) or 0
     except click.ClickException as problem:
         click.echo(f"onnx-superopt: {problem.format_message()}", err=True)
         code = problem.exit_code

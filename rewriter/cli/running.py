@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,8 +39,8 @@ class Request:
         json_file, report: files to write beside it; ``None`` for none.
         verify: rebuild kernels instead.
         verbose: log decisions.
-        spent: seconds of the budget that are over already.
         written: what the flags of options were given, by field.
+        began: the instant of :func:`time.monotonic` at which the budget began; ``None`` for when the run does.
     """
 
     model: Path
@@ -48,8 +49,13 @@ class Request:
     report: Path | None
     verify: bool
     verbose: bool
-    spent: float
     written: Mapping[str, Any]
+    began: float | None = None
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the budget that are over by now: what is imported and read first takes of it, too."""
+        return 0.0 if self.began is None else time.monotonic() - self.began
 
 
 def run_request(request: Request) -> None:

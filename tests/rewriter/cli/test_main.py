@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -222,10 +223,26 @@ def test_the_budget_of_a_command_begins_with_its_process(monkeypatch: pytest.Mon
     told: dict[str, float] = {}
     monkeypatch.setattr("rewriter.cli.main.main", lambda **fields: told.update(fields))
     monkeypatch.setattr("rewriter.cli.main.process_seconds", lambda: 1.5)
+    monkeypatch.setattr("rewriter.cli.main.time", SimpleNamespace(monotonic=lambda: 10.0))
     monkeypatch.setattr("rewriter.cli.main.os._exit", sys.exit)
     with pytest.raises(SystemExit) as ended:
         run()
-    assert told["obj"] == 1.5 and not ended.value.code
+    assert told["obj"] == 8.5 and not ended.value.code
+
+
+def test_what_is_imported_before_a_run_begins_takes_of_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was forgotten once a command imported what it needs after it had looked at the clock: runs ended too late."""
+    told: list[float] = []
+
+    def asked(*given: Any) -> None:
+        told.append(given[-1])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rewriter.cli.running.optimize", asked)
+    monkeypatch.setattr("rewriter.cli.running.time", SimpleNamespace(monotonic=lambda: 10.0))
+    with pytest.raises(SystemExit):
+        main([str(lora(tmp_path / "lora.onnx"))], obj=7.0, standalone_mode=False)
+    assert told == [3.0]
 
 
 def test_an_interrupt_ends_the_command_with_the_exit_code_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
