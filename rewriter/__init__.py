@@ -10,18 +10,12 @@ Its keyword arguments are the fields of :class:`rewriter.run.options.Options`. T
 for, so that a process that only runs models with kernels (:mod:`rewriter.runtime`) loads no optimiser.
 """
 
-from importlib import import_module
-from typing import Any
+from rules_db.late import late_names
 
-_ENTRY_POINTS = {"Options": "rewriter.run.options", "Outcome": "rewriter.run.outcome", "optimize": "rewriter.run.optimize"}
+_MODULES = {"run.options": ("Options",), "run.outcome": ("Outcome",), "run.optimize": ("optimize",)}
+__getattr__ = late_names(__name__, _MODULES)
 
 __all__ = ["Options", "Outcome", "optimize"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _ENTRY_POINTS:
-        raise AttributeError(f"module 'rewriter' has no attribute '{name}'")
-    return getattr(import_module(_ENTRY_POINTS[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,13 +1,16 @@
-"""Modules of others that are imported when something of them is first asked for: a run that needs none of it starts sooner."""
+"""Modules that are imported when something of them is first asked for: a run that needs none of it starts sooner."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-__all__ = ["LateModule", "import_ahead"]
+from mugraph.deadline import heed
+
+__all__ = ["LateModule", "import_ahead", "import_within", "late_names"]
 
 
 class LateModule:
@@ -24,6 +27,25 @@ class LateModule:
         return getattr(import_module(self._name), attribute)
 
 
+def late_names(package: str, modules: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package whose names are taken from its modules when they are first asked for.
+
+    A stub beside the package tells type checkers of them.
+
+    Args:
+        package: its name.
+        modules: of the package, each with the names that are taken from it.
+    """
+    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        return getattr(import_module(homes[name]), name)
+
+    return get
+
+
 def import_ahead(*names: str) -> None:
     """Begins to import modules, while who will need them waits for something else.
 
@@ -36,3 +58,20 @@ def _import_all(names: tuple[str, ...]) -> None:
     with suppress(ImportError):
         for name in names:
             import_module(name)
+
+
+def import_within(*names: str) -> None:
+    """Imports modules one after the other, in time that is heeded.
+
+    Raises:
+        BudgetSpent: it is over before one of them.
+        KeyboardInterrupt: also where that became the cause of another exception, as before Python 3.12 it does in a class.
+    """
+    for name in names:
+        heed()
+        try:
+            import_module(name)
+        except RuntimeError as problem:
+            if isinstance(problem.__cause__, KeyboardInterrupt):
+                raise problem.__cause__ from None
+            raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,7 +14,9 @@ from rewriter.reference import Error
 from rewriter.run.footprint import ModelFootprint
 from rewriter.run.outcome import Outcome
 from rewriter.run.timings import Timing
-from rewriter.search.explain import NearMiss
+
+if TYPE_CHECKING:
+    from rewriter.search.explain import NearMiss
 
 __all__ = ["print_explanations", "print_summary"]
 

@@ -1,23 +1,17 @@
-"""The costs of candidates: operator times measured in the runtime that will run the model."""
+"""The costs of candidates: operator times measured in the runtime that will run the model.
 
-from rewriter.cost.devices import DEVICES, Device, default_device, get_device
-from rewriter.cost.fused import RuntimeDirections
-from rewriter.cost.model import CostModel, Signature
-from rewriter.cost.store import ProfileError, ProfileStore
-from rewriter.cost.table import CostTable, merge_tables, read_table, write_table
+Names are taken from their modules when they are first asked for: who needs one imports no other module.
+"""
 
-__all__ = [
-    "DEVICES",
-    "CostModel",
-    "CostTable",
-    "Device",
-    "ProfileError",
-    "ProfileStore",
-    "RuntimeDirections",
-    "Signature",
-    "default_device",
-    "get_device",
-    "merge_tables",
-    "read_table",
-    "write_table",
-]
+from rules_db.late import late_names
+
+_MODULES = {
+    "devices": ("DEVICES", "Device", "default_device", "get_device"),
+    "fused": ("RuntimeDirections",),
+    "model": ("CostModel", "Signature"),
+    "store": ("ProfileError", "ProfileStore"),
+    "table": ("CostTable", "merge_tables", "read_table", "write_table"),
+}
+__getattr__ = late_names(__name__, _MODULES)
+
+__all__ = sorted(name for names in _MODULES.values() for name in names)

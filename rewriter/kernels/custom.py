@@ -29,11 +29,12 @@ from rewriter.cost.store import ProfileStore
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.processes import KernelTimer, Trial
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured, compile_ahead, compiled_trials
-from rewriter.kernels.programs import Scheduled, compile_kernels, constant_inputs, keep_kernels, kernels_of, scheduled
+from rewriter.kernels.programs import Scheduled, compile_kernels, constant_inputs, keep_kernels, scheduled
 from rewriter.kernels.proposals import KernelProposals, forever
 from rewriter.kernels.schemes.search import SchemeProposals
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.within import kernels_of
 from rewriter.search.candidate import Candidate
 from rewriter.search.explain import NearMiss
 from rewriter.search.moves import Moves

@@ -27,19 +27,18 @@ from rewriter.kernels.custom import CustomKernels, unobjected
 from rewriter.kernels.measure.cpu_bench import CpuTrial
 from rewriter.kernels.measure.processes import KernelTimer, Trial
 from rewriter.kernels.measure.trials import NotMeasured
+from rewriter.kernels.parts import parts_for
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
 from rewriter.runtime_env import cores, usual_threads
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["CpuKernels", "parts_for"]
+__all__ = ["CpuKernels"]
 
 _LEVELS = tuple(LEVELS[name] for name in ("x86-64-v4", "x86-64-v3"))
 """What kernels are compiled for. The text of one is the same for all, and beyond vectors of 64 bytes only products gain."""
 _TILES = LEVELS["x86-64-amx"]
 """What kernels are compiled for, too, whose products have numbers in parts; elsewhere they are products of floats."""
-_OF_TWO_PARTS = 5e-6
-"""More than the relative error (L2) of a product of normal numbers that has two parts of each: 4.5e-6."""
 _TRIALS = 6
 """Schedules of a kernel that are timed at most."""
 _OF_PRODUCTS = 3
@@ -51,14 +50,6 @@ _SPEEDUPS = {1: 1.1, MOST_PARTS: 1.3, MOST_PARTS - 1: 2.0}
 since at the same speed a product with what follows it saves nothing and none would be timed."""
 _QUICK = LEVELS["x86-64-v4"]
 """From which on products of floats are that fast."""
-
-
-def parts_for(precision: float) -> tuple[int, ...]:
-    """The parts of numbers that products may have where outputs may have such a relative error on top of the original's own.
-
-    Three, and one, are no less exact than the original's floats.
-    """
-    return (MOST_PARTS - 1, MOST_PARTS, 1) if precision >= _OF_TWO_PARTS else (MOST_PARTS, 1)
 
 
 class CpuKernels(CustomKernels):

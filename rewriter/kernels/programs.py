@@ -48,7 +48,6 @@ __all__ = [
     "compile_on_cpu",
     "constant_inputs",
     "keep_kernels",
-    "kernels_of",
     "made_by",
     "scheduled",
 ]
@@ -103,11 +102,6 @@ class Scheduled:
         for schedules in self.variants.schedules:
             sources.append(c.generate(self.kernel, schedules, sum(len(source.tables) for source in sources)))
         return sources
-
-
-def kernels_of(graph: Graph) -> list[Kernel]:
-    """The graph-defined kernels of a candidate, each once, in the order of its nodes."""
-    return list(dict.fromkeys(kernel_of(node.attrs) for node in graph.nodes() if node.op == KERNEL))
 
 
 def constant_inputs(graph: Graph) -> dict[Kernel, set[str]]:

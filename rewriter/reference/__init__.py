@@ -1,47 +1,29 @@
-"""Numeric comparison: inputs to test on, the float64 reference for them, and the distance of an output from it."""
+"""Numeric comparison: inputs to test on, the float64 reference for them, and the distance of an output from it.
 
-from rewriter.reference.comparison import INFINITE, Error, compare, identical, worst
-from rewriter.reference.declared import without_false_claims
-from rewriter.reference.evaluation import (
-    Evaluated,
-    References,
-    decided_outputs,
-    is_quantized,
-    reference_outputs,
-    reference_run,
-    rounding_decisions,
-)
-from rewriter.reference.inputs import InputError, bind_sizes, check_data, check_memory, random_inputs, unheld
-from rewriter.reference.nodes import NoReference, NoRoom, bind_shape
-from rewriter.reference.observed import observed_sizes
-from rewriter.reference.repeats import few_parts, keeps_parts_apart
-from rewriter.reference.uses import choices
+Names are taken from their modules when they are first asked for: who needs one imports no other module.
+"""
 
-__all__ = [
-    "INFINITE",
-    "Error",
-    "Evaluated",
-    "InputError",
-    "NoReference",
-    "NoRoom",
-    "References",
-    "bind_shape",
-    "bind_sizes",
-    "check_data",
-    "check_memory",
-    "choices",
-    "compare",
-    "decided_outputs",
-    "few_parts",
-    "identical",
-    "is_quantized",
-    "keeps_parts_apart",
-    "observed_sizes",
-    "random_inputs",
-    "reference_outputs",
-    "reference_run",
-    "rounding_decisions",
-    "unheld",
-    "without_false_claims",
-    "worst",
-]
+from rules_db.late import late_names
+
+_MODULES = {
+    "comparison": ("INFINITE", "Error", "compare", "identical", "worst"),
+    "declared": ("without_false_claims",),
+    "evaluation": (
+        "Evaluated",
+        "References",
+        "decided_outputs",
+        "is_quantized",
+        "reference_outputs",
+        "reference_run",
+        "rounding_decisions",
+    ),
+    "input_error": ("InputError",),
+    "inputs": ("bind_sizes", "check_data", "check_memory", "random_inputs", "unheld"),
+    "nodes": ("NoReference", "NoRoom", "bind_shape"),
+    "observed": ("observed_sizes",),
+    "repeats": ("few_parts", "keeps_parts_apart"),
+    "uses": ("choices",),
+}
+__getattr__ = late_names(__name__, _MODULES)
+
+__all__ = sorted(name for names in _MODULES.values() for name in names)

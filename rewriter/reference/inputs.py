@@ -12,9 +12,10 @@ from mugraph.limited import memory_limit
 from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim, shape_at
+from rewriter.reference.input_error import InputError
 from rewriter.reference.uses import InputUse, choices, use_of
 
-__all__ = ["InputError", "bind_sizes", "check_data", "check_memory", "random_inputs", "unheld"]
+__all__ = ["bind_sizes", "check_data", "check_memory", "random_inputs", "unheld"]
 
 _BYTES_OF_AN_ELEMENT = 20
 """That the inputs of a run take at least: their random numbers and the reference's in double precision, and themselves."""
@@ -29,10 +30,6 @@ _SOME = 0.1
 """Share of indices that are a number that the model compares them with."""
 _LARGEST = 4
 """Of numbers that say how large something is."""
-
-
-class InputError(ValueError):
-    """An option, or an input named or shaped by the user, contradicts the model or another option."""
 
 
 def bind_sizes(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from mugraph.graph import Graph
 from mugraph.onnx import Model, Saved, node_count
-from rewriter.kernels.programs import kernels_of
+from rewriter.kernels.within import kernels_of
 from rewriter.run.footprint import ModelFootprint
-from rewriter.run.judging import Judgement
+from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.outcome import Fired, OperatorTime, Outcome
-from rewriter.run.proposing import Predictions
 from rewriter.run.workbench import Workbench
-from rewriter.search.candidate import Candidate
-from rewriter.search.explain import NearMiss
+
+if TYPE_CHECKING:
+    from rewriter.search.candidate import Candidate
+    from rewriter.search.explain import NearMiss
 
 __all__ = ["Decision", "Footprints", "decided", "written"]
 

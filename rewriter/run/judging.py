@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,9 +22,9 @@ from rewriter.run.background import Beside
 from rewriter.run.branches import notes_on_branches
 from rewriter.run.checking import Checker, Trial
 from rewriter.run.cleaning import session_as_it_came
-from rewriter.run.faults import Fault
 from rewriter.run.footprint import loading_seconds
-from rewriter.run.outcome import Assumed, OutputError, Tried
+from rewriter.run.judgement import Judgement
+from rewriter.run.outcome import OutputError, Tried
 from rewriter.run.probes import InputProbe, probes
 from rewriter.run.proposing import Incumbent, Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
@@ -33,7 +33,7 @@ from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import RuntimeFailure
 from rewriter.search.candidate import Candidate
 
-__all__ = ["Judge", "Judgement"]
+__all__ = ["Judge"]
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -71,36 +71,6 @@ _EVALUATED = (
     "bfloat16, which the CPU provider cannot run: original and result were not run, but evaluated by what their operators "
     "mean, each value rounded to its own type"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The candidate to write, and why it is that one.
-
-    Attributes:
-        winner: the candidate to write; ``None`` for the original.
-        message: why the original is kept, where it is.
-        error_before, error_after: of the original and of the winner against the reference.
-        speed: of the winner.
-        is_interrupted: the user stopped the run: this is no verdict.
-        is_undecided: noise or the budget decided, which another run may do otherwise: this is no verdict either.
-        fault: the internal error for which the original is kept.
-        assumed: what the winner takes for granted of the inputs.
-        output_errors: as ``error_before`` and ``error_after``, of each output.
-        tried: the candidates that were tried, or were to be, in order.
-    """
-
-    winner: Candidate | None = None
-    message: str = ""
-    error_before: Error | None = None
-    error_after: Error | None = None
-    speed: timings.Speed = timings.UNTIMED
-    is_interrupted: bool = False
-    is_undecided: bool = False
-    fault: Fault | None = None
-    assumed: tuple[Assumed, ...] = ()
-    output_errors: tuple[OutputError, ...] = ()
-    tried: tuple[Tried, ...] = ()
 
 
 class Judge:

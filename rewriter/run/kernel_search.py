@@ -37,8 +37,6 @@ def search_kernels(bench: Workbench, search: ModelSearch) -> None:
         search: that is to begin.
     """
     options, clock, notes = bench.task.options, bench.clock, bench.notes
-    if not options.search_kernels:
-        return
     if not bench.kernels.can_be_used:
         notes.add("no kernels were searched: this run makes no custom kernels")
         return

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mugraph.blocks.operator import KERNEL, Programs
+from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph
 from mugraph.onnx import Model, Saved, open_in, save
 from rewriter.cost.store import ProfileStore
-from rewriter.kernels.c.objects import levels_here
-from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
-from rewriter.kernels.custom_cpu import CpuKernels, parts_for
-from rewriter.kernels.programs import kernels_of
-from rewriter.kernels.triton.compile import LEAST_ARCHITECTURE, compiler_is_here
+from rewriter.kernels.within import kernels_of
 from rewriter.run.notes import Notes
-from rewriter.run.size_grid import size_grid
-from rewriter.run.target import Target, asks_for_kernels
+from rewriter.run.target import asks_for_kernels
 from rewriter.run.task import Task
-from rewriter.runtime import is_built
-from rewriter.runtime_env import c_compiler_version
-from rewriter.search.candidate import Candidate
-from rewriter.search.expansion import Generator, KernelGenerator, SchemeGenerator
-from rewriter.search.explain import NearMiss
 from rewriter.search.strategy import STRATEGIES, MoveKind
 from rules_db.entries import RuleBook
-from rules_db.trust.certificate import Trust
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule
+
+if TYPE_CHECKING:
+    from rewriter.kernels.custom import CustomKernels
+    from rewriter.search.candidate import Candidate
+    from rewriter.search.expansion import Generator, KernelGenerator, SchemeGenerator
+    from rewriter.search.explain import NearMiss
 
 __all__ = ["RunKernels", "has_kernels", "open_kernels"]
 
@@ -44,56 +40,12 @@ def open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes)
         if any(MoveKind.SCHEME in kinds for kinds in STRATEGIES[options.strategy].phases):
             notes.add("no fusion schemes: they are of custom kernels, which this run makes none of")
         return RunKernels(task.model)
-    obstacle = _obstacle(target)
-    if obstacle:
-        notes.add(f"no custom kernels: {obstacle}")
+    from rewriter.run.custom import custom_kernels, obstacle  # most models for processors have none
+
+    if words := obstacle(target):
+        notes.add(f"no custom kernels: {words}")
         return RunKernels(task.model)
-    sizes = {name: size for name, size in task.sizes.items() if isinstance(size, int)}
-    learned, trust = learned_path() if task.measures else None, Trust(options.trust)
-    kernels: CustomKernels
-    if target.provider == "cpu":
-        kernels = CpuKernels(
-            target.device,
-            store,
-            sizes,
-            rules.naming(KERNEL),
-            learned,
-            measures=task.measures and target.here,
-            trust=trust,
-            objection=rules.objection,
-            parts=parts_for(options.precision),
-        )
-    else:
-        kernels = CustomKernels(
-            target.device,
-            store,
-            sizes,
-            rules.naming(KERNEL),
-            options.architectures or default_architectures(target.device),
-            strict=options.architectures is not None,
-            learned=learned,
-            grid=size_grid(task.model, task.sizes),
-            measures=task.measures,
-            trust=trust,
-            objection=rules.objection,
-        )
-    kernels.keep_as_given(task.model.graph)
-    return RunKernels(task.model, kernels)
-
-
-def _obstacle(target: Target) -> str:
-    """The reason why a target cannot have custom kernels; empty where it can."""
-    if target.provider == "cpu":
-        if not is_built() or c_compiler_version() is None:
-            return "they need a C compiler, here and when onnx-superopt is installed"
-        return "" if levels_here() else "they need a processor with the instructions of x86-64-v3"
-    if target.device.architecture < LEAST_ARCHITECTURE:
-        return f"they need a GPU of sm_{LEAST_ARCHITECTURE} or later"
-    if target.here and not is_built():
-        return "the library that runs them was not built when onnx-superopt was installed, for want of a C compiler"
-    if not compiler_is_here():
-        return "Triton is not installed"
-    return ""
+    return RunKernels(task.model, custom_kernels(task, rules, store))
 
 
 class RunKernels:

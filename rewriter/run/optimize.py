@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
@@ -32,44 +31,42 @@ from rewriter.run.cleaning import (
     with_true_claims,
 )
 from rewriter.run.clock import Clock
-from rewriter.run.decision import Decision, decided
-from rewriter.run.explaining import check_asked, explanations
+from rewriter.run.decision import decided
+from rewriter.run.ending import PATIENCE, UNCLEAN, ended, kept, unconfirmed
 from rewriter.run.faults import USER_ERRORS, Fault, raises_faults
 from rewriter.run.footprint import STARTING
-from rewriter.run.judging import Judge, Judgement
+from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.options import Options
 from rewriter.run.outcome import Outcome
-from rewriter.run.proposing import Predictions, Proposer
-from rewriter.run.quarantine import Quarantine
 from rewriter.run.referring import Ahead
 from rewriter.run.refusals import Refusals
-from rewriter.run.remembering import Verdicts
 from rewriter.run.rules_ahead import read_ahead
 from rewriter.run.target import choose_target
 from rewriter.run.task import Task, read_task, without_previews
 from rewriter.run.workbench import Progress, Recorded, Workbench, open_workbench
 from rewriter.run.writing import ENDING, write, writing_seconds
-from rewriter.search.candidate import Candidate
-from rewriter.search.explain import NearMiss
+from rules_db.late import import_within
 
 __all__ = ["optimize"]
 
-_UNCLEAN = Judgement(message="interrupted while cleaning up: the original was written", is_interrupted=True)
 _NOT_CLEANED = Judgement(
     message="undecided: the budget ended while cleaning up; the original was written",
     is_undecided=True,
 )
-_UNCHECKED = Judgement(
-    message="interrupted before what the result rests on was checked: the original was kept", is_interrupted=True
-)
-_UNREPEATED = Judgement(message="interrupted while checking an earlier verdict: the original was kept", is_interrupted=True)
-_PATIENCE = 0.5
-"""Seconds after an interruption to wait for what is checked beside the run."""
+_UNSEARCHED = Judgement(message="interrupted before the search began: the original was kept", is_interrupted=True)
 _MOST_WRITING = 0.5
 """Share of the budget that is kept for writing at most: a model that takes longer is searched all the same."""
-_LEARNING = 0.5
-"""Seconds to remember kernels for other models, once the result is written: without these they are not. Nor are they where so
-much is not left beside the writing: what remembering needs is imported then, and writing takes longer for it."""
+_SAMPLE = 0.01
+"""Share of the budget for each sample of writing."""
+_SEARCHING = (
+    "rewriter.search.moves",
+    "rewriter.search.backtracking",
+    "rewriter.cost.model",
+    "rewriter.run.searching",
+    "rewriter.run.judging",
+    "rewriter.run.deciding",
+)
+"""What a search needs, in the order in which it is imported: of the budget of a second it is a third."""
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
 
@@ -140,7 +137,8 @@ def optimize(
             progress("reading the model")
             task = read_task(model, output, asked, target)
         try:
-            writing = writing_seconds(task.original, task.output) if asked.keeps_to_budget else 0.0
+            most = _SAMPLE * asked.budget
+            writing = writing_seconds(task.original, task.output, most) if asked.keeps_to_budget else 0.0
             _foresee_end(task, clock, writing)
             with closing(Ahead(task.model, task.sizes, is_needed=asked.searches)) as ahead:
                 return _run(task, scratch.path, clock, progress, ahead, writing)
@@ -197,7 +195,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
                 raise
             return worked(task, (), end=_mistake(problem, clock))
         except KeyboardInterrupt:
-            return worked(task, (), end=_UNCLEAN)
+            return worked(task, (), end=UNCLEAN)
         except BudgetSpent:
             return worked(task, (), end=_NOT_CLEANED)
         _foresee_end(task, clock, writing)
@@ -261,21 +259,27 @@ def _worked(
         task, clock, progress, presumed, searches=searches, left=left, reference_ahead=ahead, carried=carried
     ) as bench:
         if end is not None:
-            return _ended(bench, end)
+            return ended(bench, end)
         try:
             if not searches:
                 return _unsearched(bench)
-            check_asked(bench)
-            return _recalled_or_decided(bench)
+            try:
+                with clock.lap("import"), bench.background.deadline.heeded():
+                    import_within(*_SEARCHING)
+            except KeyboardInterrupt:
+                return kept(bench, _UNSEARCHED)
+            from rewriter.run.deciding import recalled_or_decided
+
+            return recalled_or_decided(bench)
         except (*USER_ERRORS, OSError, Unclean):
             raise
         except BudgetSpent as problem:
             undecided = Judgement(message=f"undecided: {problem}; the original was kept", is_undecided=True)
-            return _kept(bench, undecided, min(_PATIENCE, max(clock.room("write"), 0.0)))
+            return kept(bench, undecided, min(PATIENCE, max(clock.room("write"), 0.0)))
         except Exception as problem:  # a mistake of ours, which must not cost the user the model
             if raises_faults(task.options.debug):
                 raise
-            return _ended(bench, _mistake(problem, clock))
+            return ended(bench, _mistake(problem, clock))
 
 
 def _mistake(problem: Exception, clock: Clock) -> Judgement:
@@ -284,121 +288,7 @@ def _mistake(problem: Exception, clock: Clock) -> Judgement:
     return Judgement(message=f"{fault}; the original was written", fault=fault)
 
 
-def _ended(bench: Workbench, end: Judgement) -> Outcome:
-    """Writes the model as it came, since the run ended before there was anything better."""
-    bare = replace(bench, task=replace(bench.task, model=bench.task.original, cleaned=None))
-    return write(bare, decided(bare, Predictions(), end))
-
-
-def _kept(bench: Workbench, end: Judgement, patience: float = _PATIENCE) -> Outcome:
-    """Writes the model that the search began with, where that is known to be right, since nothing better is.
-
-    A clean model rests on no rule: it is the least that a run gives whose time ended before all was checked that its result
-    rests on.
-
-    Args:
-        patience: seconds to wait for that knowledge.
-    """
-    return write(bench, decided(bench, Predictions(), end)) if bench.is_model_right(patience) else _ended(bench, end)
-
-
 def _unsearched(bench: Workbench) -> Outcome:
     """Writes the model as it is after cleaning, or the plain round trip."""
     message = "only cleaning up was asked for" if bench.task.options.clean else "budget 0: the plain round trip was written"
-    return _unconfirmed(bench) or write(bench, decided(bench, Predictions(), Judgement(message=message)))
-
-
-def _recalled_or_decided(bench: Workbench) -> Outcome:
-    """Writes what an earlier run decided, or decides, writes and remembers that."""
-    quarantine = Quarantine(bench.task, bench.store, bench.notes)
-    judge = Judge(bench, quarantine)
-    verdicts = Verdicts(bench, judge)
-    try:
-        with bench.background.deadline.heeded():
-            remembered = verdicts.recall()
-    except KeyboardInterrupt:
-        return _kept(bench, _UNREPEATED)
-    decision = _decide(bench, verdicts, quarantine, judge) if remembered is None else remembered
-    if (end := _unconfirmed(bench, decision.is_interrupted)) is not None:
-        return end
-    if remembered is not None:
-        return write(bench, decision)
-    clock, is_free = bench.clock, not bench.task.options.keeps_to_budget
-    learnable = decision.winner if is_free or clock.room("write") >= _LEARNING else None
-    if learnable is not None:
-        bench.kernels.prepare_to_learn(learnable)
-    outcome = write(bench, decision)
-    verdicts.remember(decision, outcome)
-    bench.store.flush()
-    if learnable is not None and (is_free or clock.left() >= _LEARNING):
-        outcome = _learned(bench, learnable, outcome)
-    return replace(outcome, file_notes=tuple(bench.notes.files))
-
-
-def _learned(bench: Workbench, winner: Candidate, outcome: Outcome) -> Outcome:
-    """Remembers the kernels of what was written for other models. It stays written, whatever goes wrong or is interrupted."""
-    before, mistakes = len(bench.kernels.notes), list[str]()
-    try:
-        with bench.clock.lap("learn"):
-            bench.kernels.learn(winner)
-    except KeyboardInterrupt:
-        mistakes.append("interrupted while kernels were remembered for other models: the result had been written")
-    except Exception as problem:
-        if raises_faults(bench.task.options.debug):
-            raise
-        mistakes.append(f"kernels were not remembered for other models: internal error, {type(problem).__name__}: {problem}")
-    notes = (*outcome.notes, *bench.kernels.notes[before:], *mistakes)
-    return replace(outcome, notes=notes, seconds=bench.clock.seconds())
-
-
-def _unconfirmed(bench: Workbench, is_interrupted: bool = False) -> Outcome | None:
-    """Writes the model that the search began with, or that came, where the user does not wait until what was gone ahead of is
-    known to hold.
-
-    Args:
-        is_interrupted: the user did not want to wait any more.
-    """
-    try:
-        bench.confirm(_PATIENCE if is_interrupted else math.inf)
-    except KeyboardInterrupt:
-        return _kept(bench, _UNCHECKED if bench.is_model_right() else _UNCLEAN)
-    except BudgetSpent:
-        if is_interrupted:
-            return _kept(bench, _UNCHECKED)
-        raise
-    return None
-
-
-def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge: Judge) -> Decision:
-    """Proposes candidates and judges them. Ctrl-C ends either; the decision is then on what is known to be right.
-
-    Raises:
-        BudgetSpent: the budget ended either before there was anything to write.
-    """
-    proposer = Proposer(bench, quarantine)
-    explained: tuple[NearMiss, ...] = ()
-    try:
-        with bench.background.deadline.heeded():
-            bench.kernels.warm()
-            judge.prepare(times=True)
-            with bench.clock.lap("search"):
-                proposals = proposer.propose()
-                if not proposals.is_interrupted:
-                    bench.confirm()
-                proposals = replace(proposals, incumbent=verdicts.incumbent(proposals.search))
-            if bench.task.options.explain and not proposals.is_interrupted:
-                with bench.clock.lap("explain"):
-                    explained = explanations(bench, proposals.search)
-            with bench.clock.lap("accept"):
-                judgement = judge.judge(proposals)
-    except KeyboardInterrupt:
-        judgement = judge.stopped()
-    except Unclean:
-        bench.carried[:] = proposer.found() if bench.task.options.keeps_to_budget else ()
-        raise
-    except BudgetSpent:
-        repeated = judge.repeated()
-        if repeated is None:
-            raise
-        judgement = repeated
-    return decided(bench, proposer.predictions, judgement, explained)
+    return unconfirmed(bench) or write(bench, decided(bench, Predictions(), Judgement(message=message)))

@@ -9,18 +9,21 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from rewriter.cost.devices import DEVICES
-from rewriter.kernels.triton.compile import Architecture
 from rewriter.reference import InputError
 from rewriter.run.fields import APath, AtLeast, Flag, OneOf, check_options, option, same, verdict_values
 from rewriter.run.parse import load_data, parse_arch, parse_shapes
 from rewriter.runtime_env import PROVIDERS, digest
 from rewriter.search.strategy import BACKTRACKING, STRATEGIES
 from rules_db.trust.certificate import Trust
-from rules_db.trust.rule import Rule
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from rewriter.kernels.triton.compile import Architecture
+    from rules_db.trust.rule import Rule
 
 __all__ = ["Options"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
-from rewriter.run.kernel_search import search_kernels
+from rewriter.run.judgement import Predictions
 from rewriter.run.kernels import has_kernels
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch, new_search
@@ -17,7 +17,7 @@ from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
 from rewriter.search.layers import ShortModel
 
-__all__ = ["Incumbent", "Predictions", "Proposal", "Proposals", "Proposer"]
+__all__ = ["Incumbent", "Proposal", "Proposals", "Proposer"]
 
 _LEFT_OUT = 3
 """Most rules of the best candidate that are left out in turn."""
@@ -37,27 +37,6 @@ _OPINIONS = 8
 
 _AFTER_SEARCH = ("judge", "decide", "write")
 """Steps that follow when candidates are found."""
-
-
-@dataclass(frozen=True, slots=True)
-class Predictions:
-    """Figures of searching.
-
-    Attributes:
-        start: cost of the model as it came, in microseconds.
-        expanded, generated: candidates of the last round.
-        measured, estimated: costs that were measured in this run, and those that a roofline stands in for.
-        calibrated: of the latter, those that what was measured of their kind has calibrated.
-        search: at the prices of the last round.
-    """
-
-    start: float = 0.0
-    expanded: int = 0
-    generated: int = 0
-    measured: int = 0
-    estimated: int = 0
-    calibrated: int = 0
-    search: ModelSearch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +205,10 @@ class Proposer:
         bench, task, clock = self._bench, self._bench.task, self._bench.clock
         bench.progress("matching rules and pricing the model")
         search = new_search(bench)
-        search_kernels(bench, search)
+        if task.options.search_kernels:
+            from rewriter.run.kernel_search import search_kernels  # hardly a run asks for it
+
+            search_kernels(bench, search)
         banned = self._quarantine.of_earlier_runs(bench.rules.ids)
         self.predictions = Predictions(search.start().cost)
         short = search.shortened() if task.options.reuse_layers else None

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rewriter.run.decision import Decision, decided
-from rewriter.run.judging import Judge, Judgement
+from rewriter.run.judgement import Judgement, Predictions
+from rewriter.run.judging import Judge
 from rewriter.run.likeness import likeness
 from rewriter.run.outcome import Fired, Outcome
-from rewriter.run.proposing import Incumbent, Predictions
+from rewriter.run.proposing import Incumbent
 from rewriter.run.rules_ahead import begin_objections
 from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
 from rewriter.run.task import Task

@@ -11,16 +11,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mugraph.deadline import BudgetSpent
 from mugraph.files import Scratch
 from mugraph.graph import Constant
 from mugraph.terms.shape import Dim
-from rewriter.cost import RuntimeDirections
 from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
-from rewriter.kernels.custom_cpu import parts_for
+from rewriter.kernels.parts import parts_for
 from rewriter.reference import observed_sizes
 from rewriter.run.background import Background, Beside, Presumption, taking_turns
 from rewriter.run.clock import Clock
@@ -30,12 +29,15 @@ from rewriter.run.options import Options
 from rewriter.run.referring import Ahead
 from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.task import Task, not_judged
-from rewriter.search.candidate import RecordedMove
 from rewriter.search.ranges import ConstantRanges, read_by_guards
 from rules_db.entries import RuleBook, not_used
 from rules_db.library import open_presumed, presumed_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
+
+if TYPE_CHECKING:
+    from rewriter.cost import RuntimeDirections
+    from rewriter.search.candidate import RecordedMove
 
 __all__ = ["Progress", "Recorded", "Workbench", "open_workbench"]
 
@@ -44,7 +46,7 @@ _T = TypeVar("_T")
 
 Progress = Callable[[str], None]
 """Called with a line of text now and then."""
-Recorded = Sequence[RecordedMove]
+Recorded = Sequence["RecordedMove"]
 """The moves of a candidate, by which another graph of the same values may come to the like of it."""
 
 
@@ -157,6 +159,8 @@ class Workbench:
     @cached_property
     def runtime_directions(self) -> RuntimeDirections:
         """The directions that onnxruntime applies by itself: each asked once, however many searches a run makes."""
+        from rewriter.cost.fused import RuntimeDirections  # who ends before it searches needs none
+
         return RuntimeDirections(self.relevant, self.store, self.task.target.provider)
 
     def objection(self, rule: Rule) -> str:

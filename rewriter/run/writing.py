@@ -25,12 +25,14 @@ _BYTES = 3e8
 """Bytes that are written in a second, where nothing else is done and no sample was written."""
 _LARGE, _SAMPLES, _PART = 1 << 26, 2, 16
 """Bytes from which on samples are written of a model, how many, and which part of it each is."""
+_PIECE = 1 << 22
+"""Bytes of a sample that are on the disk before it is seen whether twice as many would be in time."""
 _MARGIN = 1.5
 """What a model takes to write over what samples of it let expect."""
 _UNLOADED = "the budget left no time to measure how long the original and the result take to load"
 
 
-def writing_seconds(model: Model, output: Path) -> float:
+def writing_seconds(model: Model, output: Path, most: float) -> float:
     """Seconds to write a model, or another with its weights, where nothing else is done.
 
     Of a large one samples are written as it will be, up to the disk, and removed: how fast that is depends on the disk. The
@@ -38,6 +40,7 @@ def writing_seconds(model: Model, output: Path) -> float:
 
     Args:
         output: where it is to be written.
+        most: seconds for a sample, which ends before it is known to take longer, but for its first bytes.
 
     Raises:
         ModelError: a file of the model is not what was read.
@@ -45,14 +48,18 @@ def writing_seconds(model: Model, output: Path) -> float:
     weights = model.weights
     size = sum(file.stat().st_size for file in weights.files) or len(weights.memory)
     if size >= _LARGE and not is_device(output):
-        sampled = min(_sampled(model, output, size // _PART) for _ in range(_SAMPLES))
+        sampled = min(_sampled(model, output, size // _PART, most) for _ in range(_SAMPLES))
         if sampled < math.inf:
             return _MARGIN * sampled * size
     return size / _BYTES
 
 
-def _sampled(model: Model, output: Path, size: int) -> float:
+def _sampled(model: Model, output: Path, size: int, most: float) -> float:
     """Seconds to write a byte: the first of a model's largest file are written beside its output, and removed again.
+
+    Args:
+        size: bytes to write where there is time.
+        most: seconds, by what it took so far.
 
     Returns:
         the seconds; infinite where nothing can be written there.
@@ -60,20 +67,27 @@ def _sampled(model: Model, output: Path, size: int) -> float:
     Raises:
         ModelError: the file is not what was read.
     """
-    weights, written, since = model.weights, 0, time.perf_counter()
+    weights, since = model.weights, time.perf_counter()
     largest = max(weights.files, key=lambda file: file.stat().st_size, default=None)
+    size = min(size, len(weights.memory) if largest is None else largest.stat().st_size)
     chunks = weights.model_chunks() if largest is None else weights.file_chunks(largest)
+    written, rate, left = 0, math.inf, memoryview(b"")
     try:
         with Draft(destination(output)) as draft:
-            for chunk in chunks:
-                written += draft.file.write(memoryview(chunk)[: size - written])
-                if written >= size:
-                    break
-            draft.file.flush()
-            os.fsync(draft.file.fileno())
+            due = min(_PIECE, size)
+            while written < due:
+                left = left or memoryview(next(chunks))
+                done = draft.file.write(left[: due - written])
+                written, left = written + done, left[done:]
+                if written == due:
+                    draft.file.flush()
+                    os.fsync(draft.file.fileno())
+                    rate = (time.perf_counter() - since) / written
+                    if (further := min(2 * written, size)) * rate <= most:
+                        due = further
     except OSError:  # writing says why
         return math.inf
-    return (time.perf_counter() - since) / written if written else math.inf
+    return rate
 
 
 def write(bench: Workbench, decision: Decision) -> Outcome:

@@ -14,8 +14,9 @@ from rewriter.run import timings
 from rewriter.run.accept import Acceptance
 from rewriter.run.checking import Checker
 from rewriter.run.decision import Decision, decided
-from rewriter.run.judging import Judge, Judgement
-from rewriter.run.proposing import Predictions, Proposals, Proposer
+from rewriter.run.judgement import Judgement, Predictions
+from rewriter.run.judging import Judge
+from rewriter.run.proposing import Proposals, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.workbench import Workbench
 from tests.support.graphs import rule

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from mugraph.onnx import load, to_bytes
 from rewriter.cost import DEVICES, CostModel, ProfileStore
 from rewriter.kernels.custom_cpu import CpuKernels
-from rewriter.kernels.programs import kernels_of
+from rewriter.kernels.within import kernels_of
 from rewriter.runtime import register
 from rewriter.runtime_env import environment
 from rewriter.search.matches import Matches

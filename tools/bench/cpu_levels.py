@@ -19,7 +19,7 @@ from pathlib import Path
 from mugraph.blocks.operator import CompiledKernel
 from mugraph.onnx import load
 from rewriter.kernels.c.objects import FEATURES
-from rewriter.kernels.programs import kernels_of
+from rewriter.kernels.within import kernels_of
 from rewriter.runtime.plan import unpack_objects
 from rewriter.runtime_env import new_session
 

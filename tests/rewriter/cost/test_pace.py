@@ -20,7 +20,7 @@ from rewriter.cost.pace import Pace, pace_of
 from rewriter.cost.roofline import node_microseconds
 from rewriter.kernels.custom_cpu import CpuKernels
 from rewriter.kernels.fuse.lower import lower
-from rewriter.kernels.programs import kernels_of
+from rewriter.kernels.within import kernels_of
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
 from rewriter.search.prices import Prices

@@ -89,7 +89,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     target = Target("a GPU | onnxruntime | cuda", "cuda", get_device("h200"), True, {})
     whole_run = sys.modules["rewriter.run.optimize"]  # the package has a function of this name
     monkeypatch.setattr(whole_run, "choose_target", lambda *_: target)
-    monkeypatch.setattr("rewriter.run.kernels.is_built", lambda: True)
+    monkeypatch.setattr("rewriter.run.custom.is_built", lambda: True)
     monkeypatch.setattr(runtime_env, "is_built", lambda: False)
     monkeypatch.setattr(runtime_env, "PROVIDERS", {"cpu": "CPUExecutionProvider", "cuda": "CPUExecutionProvider"})
     monkeypatch.setattr("rewriter.cost.model.CostModel._measure_on_cuda", lambda self, signature: None)

@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 from rewriter.kernels.fuse import kernels as building
-from rewriter.kernels.programs import kernels_of
+from rewriter.kernels.within import kernels_of
 from rewriter.run.kernels import has_kernels
 from rewriter.run.searching import new_search
 from rewriter.search.candidate import Candidate

@@ -31,10 +31,12 @@ from rewriter.kernels.c import objects
 from rewriter.kernels.c.codegen import generate
 from rewriter.kernels.c.compile import LEVELS, Level, NotBuilt, build
 from rewriter.kernels.c.objects import FEATURES, ObjectCompiler, levels_here
-from rewriter.kernels.custom_cpu import CpuKernels, parts_for
+from rewriter.kernels.custom_cpu import CpuKernels
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.kept import KeptResults
-from rewriter.kernels.programs import Scheduled, compile_on_cpu, keep_kernels, kernels_of
+from rewriter.kernels.parts import parts_for
+from rewriter.kernels.programs import Scheduled, compile_on_cpu, keep_kernels
+from rewriter.kernels.within import kernels_of
 from rewriter.runtime import register
 from rewriter.runtime.plan import unpack_objects
 from rewriter.runtime_env import c_compiler_version

@@ -38,14 +38,16 @@ from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure import processes
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured
-from rewriter.kernels.programs import Scheduled, kernels_of
+from rewriter.kernels.programs import Scheduled
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.within import kernels_of
 from rewriter.reference import InputError
 from rewriter.run import accept, timings
 from rewriter.run.checking import Checker, Opened
 from rewriter.run.clock import Clock
-from rewriter.run.judging import Judge, Judgement
+from rewriter.run.judgement import Judgement
+from rewriter.run.judging import Judge
 from rewriter.run.proposing import Proposal, Proposals
 from rewriter.run.searching import _CAUTION
 from rewriter.search.candidate import Candidate

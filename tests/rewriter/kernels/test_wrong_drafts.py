@@ -25,8 +25,8 @@ from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
-from rewriter.kernels.programs import kernels_of
 from rewriter.kernels.triton.compile import Architecture
+from rewriter.kernels.within import kernels_of
 from rules_db.entries import read_all
 from rules_db.exchange import format_rule
 from rules_db.store import RuleStore

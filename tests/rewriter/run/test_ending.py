@@ -54,8 +54,32 @@ def test_what_writing_a_large_model_takes_is_measured(source: Path, disk: list[f
     size = source.stat().st_size
     for disk[:], fastest in (([2.0, 3.0], 2.0), ([3.0, 1.0], 1.0)):
         written = size // writing._PART
-        assert writing_seconds(model, source.with_name("o.onnx")) == pytest.approx(1.5 * fastest * size / written)
+        assert writing_seconds(model, source.with_name("o.onnx"), 9.0) == pytest.approx(1.5 * fastest * size / written)
     assert sorted(source.parent.iterdir()) == there, "samples are removed"
+
+
+@pytest.mark.parametrize(("most", "pieces"), [(0.0, 1), (1.9, 1), (2.0, 2), (5.9, 2)])
+def test_a_sample_ends_before_it_is_known_to_take_too_long(
+    most: float, pieces: int, source: Path, disk: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sixteenth of 10 GB took six seconds on a slow disk, whatever the budget was. Each piece is as long as all before it."""
+    model, size = load(source), source.stat().st_size
+    monkeypatch.setattr(writing, "_PIECE", size // 100)
+    monkeypatch.setattr(writing, "_PART", 1)
+    monkeypatch.setattr(writing, "_SAMPLES", 1)
+    disk[:] = [1.0, 2.0, 3.0]
+    spent, written = sum(range(1, pieces + 1)), (size // 100) * 2 ** (pieces - 1)
+    assert writing_seconds(model, source.with_name("o.onnx"), most) == pytest.approx(1.5 * spent * size / written)
+
+
+def test_of_a_file_that_is_shorter_than_a_sample_all_is_written(
+    source: Path, disk: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, size = load(source), source.stat().st_size
+    monkeypatch.setattr(writing, "_PART", 1 / 3)
+    disk[:] = [2.0]
+    assert writing_seconds(model, source.with_name("o.onnx"), 9.0) == pytest.approx(1.5 * 2.0)
+    assert size < writing._PIECE
 
 
 def test_where_no_sample_can_be_written_what_is_usual_counts(
@@ -63,10 +87,10 @@ def test_where_no_sample_can_be_written_what_is_usual_counts(
 ) -> None:
     model, usual = load(source), source.stat().st_size / 3e8
     disk[:] = [5.0]
-    assert writing_seconds(model, source.parent / "missing" / "o.onnx") == pytest.approx(usual)
-    assert writing_seconds(model, Path("/dev/null")) == pytest.approx(usual)
+    assert writing_seconds(model, source.parent / "missing" / "o.onnx", 9.0) == pytest.approx(usual)
+    assert writing_seconds(model, Path("/dev/null"), 9.0) == pytest.approx(usual)
     monkeypatch.setattr(writing, "_LARGE", 1 << 26)
-    assert writing_seconds(model, source.with_name("o.onnx")) == pytest.approx(usual), "nor is one of a small model"
+    assert writing_seconds(model, source.with_name("o.onnx"), 9.0) == pytest.approx(usual), "nor is one of a small model"
 
 
 def test_what_the_end_takes_is_foreseen_as_busy_as_the_system_is(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

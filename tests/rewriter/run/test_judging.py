@@ -15,7 +15,8 @@ from rewriter.reference import Error
 from rewriter.run import accept, judging, timings
 from rewriter.run.accept import Acceptance
 from rewriter.run.checking import Opened, Trial
-from rewriter.run.judging import Judge, Judgement
+from rewriter.run.judgement import Judgement
+from rewriter.run.judging import Judge
 from rewriter.run.kernels import RunKernels
 from rewriter.run.outcome import Outcome
 from rewriter.run.proposing import Proposal, Proposals
@@ -218,7 +219,7 @@ def test_kernels_are_remembered_for_other_models_when_the_result_is_written(
         return optimize(source, output, provider="cpu", rules=list(RULES), budget=20, cache=tmp_path / cache)
 
     assert run("a").improved and there == [True] and begun == [True]
-    monkeypatch.setattr("rewriter.run.optimize._LEARNING", 1000.0)
+    monkeypatch.setattr("rewriter.run.deciding._LEARNING", 1000.0)
     assert run("b").improved and there == [True] and begun == [True], "nor is anything imported that makes writing longer"
 
 

@@ -13,7 +13,7 @@ import pytest
 from onnx.parser import parse_model
 
 from mugraph.graph import Graph
-from rewriter.run.proposing import Predictions
+from rewriter.run.judgement import Predictions
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
 from rewriter.search.backtracking import Searched

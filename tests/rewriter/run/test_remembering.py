@@ -16,10 +16,9 @@ from rewriter.run import timings
 from rewriter.run.accept import Acceptance
 from rewriter.run.decision import decided
 from rewriter.run.footprint import on_disk
-from rewriter.run.judging import Judgement
+from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.kernels import RunKernels
 from rewriter.run.outcome import Fired, Outcome
-from rewriter.run.proposing import Predictions
 from rewriter.run.remembering import StaleVerdict, Verdicts
 from rewriter.run.writing import write
 from rules_db.exchange import format_rule

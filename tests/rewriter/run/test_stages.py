@@ -124,7 +124,7 @@ def test_the_runtime_is_asked_once_however_many_searches_a_run_makes(source: Pat
         def happens(self, direction: object) -> bool:
             return True
 
-    monkeypatch.setattr("rewriter.run.workbench.RuntimeDirections", Answers)
+    monkeypatch.setattr("rewriter.cost.fused.RuntimeDirections", Answers)
     with workbench(source, RULES) as bench:
         searches = [new_search(bench), new_search(bench)]
         assert asked == [bench.task.target.provider]

@@ -1,0 +1,121 @@
+"""What ``onnx-superopt`` does once its words are read: a run of :mod:`rewriter.run.optimize`, and what is told of it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from mugraph.console import result_console
+from mugraph.files import Scratch, is_device, same_file
+from mugraph.interrupts import INTERRUPTED_EXIT
+from rewriter.cli.flags import values_of_flags
+from rewriter.cli.progress import log_to, watched
+from rewriter.cli.summary import print_explanations, print_summary
+from rewriter.cli.targets import check_targets
+from rewriter.run.faults import FAULT_EXIT, USER_ERRORS, Fault, raises_faults
+from rewriter.run.optimize import optimize
+from rewriter.run.options import Options
+from rewriter.run.outcome import Outcome
+from rewriter.run.target import may_have_kernels
+from rules_db.files import write_text
+
+__all__ = ["Request", "run_request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The words of the command.
+
+    Attributes:
+        model, output: the files; ``None`` for the usual output.
+        json_file, report: files to write beside it; ``None`` for none.
+        verify: rebuild kernels instead.
+        verbose: log decisions.
+        written: what the flags of options were given, by field.
+        began: the instant of :func:`time.monotonic` at which the budget began; ``None`` for when the run does.
+    """
+
+    model: Path
+    output: Path | None
+    json_file: Path | None
+    report: Path | None
+    verify: bool
+    verbose: bool
+    written: Mapping[str, Any]
+    began: float | None = None
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the budget that are over by now: what is imported and read first takes of it, too."""
+        return 0.0 if self.began is None else time.monotonic() - self.began
+
+
+def run_request(request: Request) -> None:
+    """Does what was asked for. Where it fails the process ends with one line and an exit code."""
+    console = result_console(
+        stderr=request.output is not None and is_device(request.output) and same_file(request.output, "/dev/stdout")
+    )
+    try:
+        if request.verify:
+            from rewriter.cli.verify import print_verdicts
+
+            sys.exit(print_verdicts(request.model, console))
+        check_targets(request.model, request.output, {"--json": request.json_file, "--report": request.report}, request.written)
+        options, aside = Options(**values_of_flags(Options, request.written)), Console(stderr=True)
+        if request.verbose:
+            log_to(aside)
+        end = options.budget if options.keeps_to_budget else None
+        with watched(aside, end, request.spent) as tell, Scratch() as scratch:
+            if request.report is None:
+                outcome = optimize(request.model, request.output, options, tell, request.spent)
+            else:
+                outcome = _reported(request, request.report, options, tell, scratch.path)
+        if request.json_file is not None:
+            write_text(request.json_file, outcome.to_json() + "\n")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED_EXIT)
+    except USER_ERRORS as problem:
+        click.echo(f"onnx-superopt: {problem}", err=True)
+        sys.exit(2)
+    except OSError as problem:  # no room for temporary files, say
+        name = problem.filename or tempfile.gettempdir()
+        click.echo(f"onnx-superopt: {name}: {problem.strerror}; free space, or set TMPDIR to another directory", err=True)
+        sys.exit(2)
+    except Exception as problem:  # before the model was read, or while the original was written
+        if raises_faults(bool(request.written["debug"])):
+            raise
+        click.echo(f"onnx-superopt: {Fault.of(problem, 'running')}; nothing was written", err=True)
+        sys.exit(FAULT_EXIT)
+    if outcome.explanations:
+        print_explanations(outcome.explanations, console)
+    print_summary(outcome, console)
+    if outcome.fault is not None:
+        click.echo(f"onnx-superopt: {outcome.fault}; the original was written", err=True)
+        sys.exit(FAULT_EXIT)
+
+
+def _reported(request: Request, report: Path, options: Options, tell: Callable[[str], None], folder: Path) -> Outcome:
+    """A run with a page about it, whose libraries no other run needs.
+
+    Args:
+        folder: for what lasts as long as the run.
+    """
+    from rewriter.report.of_run import main_graph, run_page
+
+    before = main_graph(request.model)
+    if options.kernels_folder is None and may_have_kernels(options):
+        options = replace(options, kernels_folder=folder / "kernels")
+    outcome = optimize(request.model, request.output, options, tell, request.spent)
+    if before is not None:
+        tell("writing the report")
+        after = main_graph(Path(outcome.output)) or before
+        write_text(report, run_page(outcome, before, after, options.rules, options.kernels_folder or folder))
+    return outcome
