@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -182,7 +182,9 @@ class Blocks:
         attrs_of: Callable[[Node], AttrMap | None],
         held: Collection[int] = (),
     ) -> Blocks | None:
-        """The first of some nodes, as many as go together; ``None`` where it is not worth while.
+        """The first of some nodes, as many as go together, whether or not that pays; ``None`` where the first cannot.
+
+        What one more node asks is told from what all before it ask together, so that a row of thousands takes no longer a node.
 
         Args:
             made: as of :func:`chains`.
@@ -192,8 +194,9 @@ class Blocks:
         """
         steps: list[Fitted] = []
         inner: dict[int, _Shape] = {}
-        blocks: Blocks | None = None
+        cuts: _Cuts = {}
         parted = set[int]()
+        common = _Common()
         for node in nodes:
             attrs, operands = attrs_of(node), [made(value) for value in node.inputs]
             shapes = [inner[value] if value in inner else shape_of(value) for value in operands]
@@ -201,16 +204,19 @@ class Blocks:
             flags = [value in held or value in parted for value in operands]
             if step is None or (any(flags) and not step.keeps_parts(shapes, flags)):
                 break
-            parted_operands = shapes if step.columns is None else shapes[:1]
-            entries = max(map(math.prod, (step.shape, *inner.values(), *parted_operands)))
-            cuts = _cuts([*steps, step], inner, entries)
-            if cuts is None:
+            common.add(step, shapes, step.columns in inner)
+            wider = common.cuts()
+            if wider is None:
                 break
             steps.append(step)
             parted |= set(node.values) if any(flags) else set()
-            inner[node.values[0]], blocks = step.shape, Blocks(tuple(steps), cuts, frozenset(parted))
-        is_worth = blocks is not None and blocks.count > 1 and (len(steps) > 1 or steps[0].columns is None)
-        return blocks if is_worth else None
+            inner[node.values[0]], cuts = step.shape, wider
+        return Blocks(tuple(steps), cuts, frozenset(parted)) if steps else None
+
+    @property
+    def pays(self) -> bool:
+        """Whether there are several blocks, and more than a product, which the linear algebra parts by itself."""
+        return self.count > 1 and (len(self.steps) > 1 or self.steps[0].columns is None)
 
     def compute(
         self, tensors: Mapping[int, Any], kept: Collection[int], each: Callable[[Callable[[slice], None], int], None]
@@ -256,30 +262,52 @@ class Blocks:
         return results
 
 
-def _cuts(steps: Sequence[Fitted], inner: Collection[int], entries: int) -> _Cuts | None:
-    """Those that make blocks of some nodes; ``None`` where these have too few axes in common, or there are no entries.
+@dataclass(slots=True)
+class _Common:
+    """What nodes in a row ask of the cuts that are to part all of them, one node after the other.
 
-    Args:
-        inner: values that the nodes make.
+    Attributes:
+        sizes: of each axis, counted from the end, that any of the results has; 0 where they are not the same.
+        tied: axes along which nothing is parted.
+        rows: whether there is a product, of which a block should have some rows.
         entries: of the largest value.
+        count: of the nodes.
     """
-    tied = frozenset[int]().union(*(step.tied for step in steps))
-    if any(step.columns in inner for step in steps):
-        tied |= {-2}
-    rank = max(len(step.shape) for step in steps)
-    sizes = {axis: {step.shape[axis] if len(step.shape) >= -axis else 1 for step in steps} for axis in range(-rank, 0)}
-    free = {axis: size for axis, (size, *others) in sizes.items() if not others and axis not in tied and size > 1}
-    most = {
-        axis: max(size // _ROWS, 1) if axis == -2 and any(s.columns is not None for s in steps) else size
-        for axis, size in free.items()
-    }
-    if not entries or entries > _MOST * ENTRIES * math.prod(most.values()):
-        return None
-    wanted, cuts = -(-entries // ENTRIES), _Cuts()
-    for axis, size in free.items():
-        cuts[axis] = size, min(most[axis], wanted)
-        wanted = -(-wanted // cuts[axis][1])
-    return cuts
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    tied: set[int] = field(default_factory=set)
+    rows: bool = False
+    entries: int = 0
+    count: int = 0
+
+    def add(self, step: Fitted, shapes: Sequence[_Shape], makes_columns: bool) -> None:
+        """One more node.
+
+        Args:
+            shapes: of its operands.
+            makes_columns: whether the nodes before it make that of which it needs whole matrices.
+        """
+        rank = len(step.shape)
+        for axis in range(-max(rank, len(self.sizes)), 0):
+            size = step.shape[axis] if rank >= -axis else 1
+            known = self.sizes.get(axis, 1 if self.count else size)
+            self.sizes[axis] = size if size == known else 0
+        self.tied |= step.tied | ({-2} if makes_columns else set())
+        self.rows |= step.columns is not None
+        self.entries = max(self.entries, *map(math.prod, (step.shape, *(shapes if step.columns is None else shapes[:1]))))
+        self.count += 1
+
+    def cuts(self) -> _Cuts | None:
+        """Those that make blocks of the nodes; ``None`` where these have too few axes in common, or there are no entries."""
+        free = {axis: self.sizes[axis] for axis in sorted(self.sizes) if axis not in self.tied and self.sizes[axis] > 1}
+        most = {axis: max(size // _ROWS, 1) if axis == -2 and self.rows else size for axis, size in free.items()}
+        if not self.entries or self.entries > _MOST * ENTRIES * math.prod(most.values()):
+            return None
+        wanted, cuts = -(-self.entries // ENTRIES), _Cuts()
+        for axis, size in free.items():
+            cuts[axis] = size, min(most[axis], wanted)
+            wanted = -(-wanted // cuts[axis][1])
+        return cuts
 
 
 def _cut(array: Any, part: _Part, whole: int) -> Any:

@@ -275,12 +275,17 @@ class _ModelEvaluation:
         def evaluate(run: _Run) -> None:
             left = list(chain)
             while left:
-                evaluated = self._evaluate_blocks(left, settled, done, run) if self._joins(chain[0]) else 0
-                if not evaluated:
-                    self._evaluate(left[0], stored, settled, run)
-                for node in left[: evaluated or 1]:
+                blocks = self._blocks(left, settled, run) if self._joins(chain[0]) else None
+                together = left[:1] if blocks is None else left[: len(blocks.steps)]
+                del left[: len(together)]
+                if blocks is not None and blocks.pays:
+                    self._evaluate_blocks(blocks, settled, done, run)
+                    for node in together:
+                        run.drop(done[node])
+                    continue
+                for node in together:  # those that one block would hold, which is nothing to begin anew for behind each
+                    self._evaluate(node, stored, settled, run)
                     run.drop(done[node])
-                del left[: evaluated or 1]
 
         known = runs[0].tensors.by_value
         entries = max((known[made(v)].size for node in chain for v in node.inputs if made(v) in known), default=0)
@@ -327,36 +332,36 @@ class _ModelEvaluation:
             bind_shape(tensors.sizes, graph.type(value), run.shape(value, parts.shape))
         return results is not None
 
+    def _blocks(self, nodes: Sequence[Node], settled: Mapping[int, np.ndarray], run: _Run) -> Blocks | None:
+        """The first of some nodes that may be evaluated block by block together."""
+        tensors = run.tensors
+        return Blocks.of(
+            nodes,
+            lambda v: v if v in settled else self._made(v),
+            lambda v: np.shape(settled[v] if v in settled else tensors.by_value[v]),
+            lambda node: attributes(node, tensors.sizes),
+            run.held,
+        )
+
     def _evaluate_blocks(
-        self, nodes: Sequence[Node], settled: Mapping[int, np.ndarray], done: Mapping[Node, Sequence[int]], run: _Run
-    ) -> int:
-        """Evaluates the first of some nodes block by block; how many. None where that does not pay, or some cannot be so.
+        self, blocks: Blocks, settled: Mapping[int, np.ndarray], done: Mapping[Node, Sequence[int]], run: _Run
+    ) -> None:
+        """Evaluates nodes block by block.
 
         Args:
             done: as of :meth:`_compute`.
         """
         graph, tensors = self.graph, run.tensors
-        given = ChainMap(dict(settled), tensors.by_value)
-        blocks = Blocks.of(
-            nodes,
-            lambda v: v if v in settled else self._made(v),
-            lambda value: np.shape(given[value]),
-            lambda node: attributes(node, tensors.sizes),
-            run.held,
-        )
-        if blocks is None:
-            return 0
-        chosen = nodes[: len(blocks.steps)]
+        chosen = [step.node for step in blocks.steps]
         unread = {value for node in chosen for value in done[node]}
         kept = [node.values[0] for node in chosen if node.values[0] not in unread]
         each = _in_one if run.threads is None else run.threads.in_parts
         with telling(graph, chosen[0]):
-            tensors.by_value.update(blocks.compute(given, kept, each))
+            tensors.by_value.update(blocks.compute(ChainMap(dict(settled), tensors.by_value), kept, each))
         run.held |= blocks.held
         for step in blocks.steps:
             value = step.node.values[0]
             bind_shape(tensors.sizes, graph.type(value), run.shape(value, step.shape))
-        return len(chosen)
 
     def _widened(self, array: np.ndarray) -> np.ndarray:
         """A weight as :func:`widen` has it; of a large one threads widen a part each."""

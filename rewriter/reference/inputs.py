@@ -33,16 +33,21 @@ _LARGEST = 4
 
 
 def bind_sizes(
-    model: Model, shapes: Mapping[str, Sequence[int]], otherwise: int = _ASSUMED, known: Mapping[str, Dim] | None = None
+    model: Model,
+    shapes: Mapping[str, Sequence[int]],
+    otherwise: int = _ASSUMED,
+    known: Mapping[str, Dim] | None = None,
+    data: Sequence[Mapping[str, np.ndarray]] = (),
 ) -> tuple[dict[str, Dim], list[str]]:
     """Sizes of the model's dimension symbols for measuring, from the shapes the user gave.
 
-    A symbol that no given shape binds is 1 on the first axis of an input and another number elsewhere, or that halved until no
-    value of the model is large; the second result says so.
+    A symbol that no given shape binds has the size that the user's own inputs show. Without those it is 1 on the first axis of an
+    input and another number elsewhere, or that halved until no value of the model is large; the second result says so.
 
     Args:
         otherwise: that number.
         known: sizes that are no matter of choice.
+        data: the user's inputs, which fit the model (:func:`check_data`); the first ones tell sizes.
 
     Raises:
         InputError: an unknown input, another rank, or a size that contradicts the model or another input.
@@ -62,6 +67,8 @@ def bind_sizes(
                 raise InputError(f"--input {name}: size {size} contradicts {told} of the model")
             if isinstance(bound, SymDim) and len(bound.symbols()) == 1:
                 raise InputError(f"--input {name}: size {size} does not fit {bound} of the model")
+    shown = [(model.inputs[name].shape, feed[name].shape) for feed in data[:1] for name in model.inputs]
+    sizes = solve((e for dims, shape in shown for pair in zip(dims, shape, strict=True) for e in equations(*pair)), sizes)
     assumed = dict[str, int]()
     for type_ in model.inputs.values():
         for axis, dim in enumerate(type_.shape):

@@ -14,9 +14,25 @@ from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim
 __all__ = ["InputUse", "choices", "use_of"]
 
 _PASSING = frozenset(
-    ("Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Identity", "Transpose", "Expand", "Slice", "ReduceSum", "ReduceMax")
+    (
+        "Cast",
+        "Reshape",
+        "Unsqueeze",
+        "Squeeze",
+        "Flatten",
+        "Identity",
+        "Transpose",
+        "Expand",
+        "Slice",
+        "Split",
+        "Concat",
+        "ReduceSum",
+        "ReduceMax",
+    )
 )
 """ONNX operators behind which the numbers of an input, or sums of them, are still met."""
+_PICKING = frozenset(("Gather", "GatherElements", "GatherND"))
+"""ONNX operators behind which some numbers of the first operand are still met: of a list of edges, where each begins."""
 _TABLES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "ScatterND": 1, "TensorScatter": 2}
 """ONNX operators that index a table, or write into one, and the position of the indices."""
 _ORDERS = frozenset(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
@@ -109,7 +125,8 @@ def _readers(model: Model, value: int) -> Iterator[tuple[Node, int]]:
                 yield node, position
             op_type = _op_type(model, node)
             is_truth = (type_ := tables.types[current]) is not None and type_.dtype == DataType.BOOL
-            if op_type in _PASSING or (is_truth and op_type in _LOGIC):
+            is_picked = op_type in _PICKING and node.inputs[0] == current
+            if op_type in _PASSING or is_picked or (is_truth and op_type in _LOGIC):
                 stack += node.values
 
 

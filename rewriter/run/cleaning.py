@@ -149,7 +149,7 @@ def at_sizes_that_run(task: Task) -> Task | None:
         return None
     for size in _OTHER_SIZES:
         heed()
-        sizes, assumed = bind_sizes(task.original, task.options.shapes or {}, size)
+        sizes, assumed = bind_sizes(task.original, task.options.shapes or {}, size, data=task.options.data)
         other = replace(task, model=task.original, sizes=sizes, assumed=tuple(assumed))
         if _run(session, random_inputs(task.original, sizes, 1, chosen=other.choices()[0])) is not None:
             return other

@@ -84,11 +84,16 @@ class Options:
     data: Sequence[Mapping[str, np.ndarray]] = option(
         (),
         flag=Flag(
-            "--data", "An .npz file of real inputs to test with.", is_path=True, is_repeatable=True, read=load_data, group=_INPUTS
+            "--data",
+            "An .npz file of real inputs to test and measure with.",
+            is_path=True,
+            is_repeatable=True,
+            read=load_data,
+            group=_INPUTS,
         ),
         verdict=_hashes,
     )
-    """User-given inputs, tested beside the random ones."""
+    """User-given inputs, tested beside the random ones, which have the sizes of the first where :attr:`shapes` gives none."""
 
     rules: str | Sequence[Rule] | None = option(
         None,

@@ -101,10 +101,10 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
     if options.searches:
         in_background(model.digest)  # the key of all that is remembered of it, which is asked for once it is cleaned up
     path = _output(model, output, options.in_place)
-    sizes, assumed = bind_sizes(model, options.shapes or {})
+    check_data(model, options.data)
+    sizes, assumed = bind_sizes(model, options.shapes or {}, data=options.data)
     if options.searches or options.clean:
         check_memory(model, sizes)
-    check_data(model, options.data)
     name = "model" if isinstance(source, onnx.ModelProto) else str(source)
     return Task(model, model, name, path, options, target, sizes, tuple(assumed))
 
@@ -124,7 +124,7 @@ def without_previews(task: Task, folder: Path) -> Task:
     path = place / task.output.name  # files of weights are named by it
     save(out.model, out.model.as_it_came, path)
     model = load(path)
-    sizes, assumed = bind_sizes(model, task.options.shapes or {})
+    sizes, assumed = bind_sizes(model, task.options.shapes or {}, data=task.options.data)
     check_memory(model, sizes)
     kinds = ", ".join(f"{count} {op_type}" for op_type, count in out.operators.items())
     remark = f"{kinds} of ONNX's preview domain, for which runtimes have no kernel: written out in ONNX's other operators"

@@ -12,7 +12,7 @@ from onnx.parser import parse_model
 
 from mugraph.onnx import Model, load
 from rewriter.reference import Evaluated, blocks, identical, random_inputs, reference_outputs
-from rewriter.reference.blocks import Blocks, chains, is_blockwise
+from rewriter.reference.blocks import Blocks, Fitted, chains, is_blockwise
 
 HEAD = '<ir_version: 10, opset_import: ["" : 20]>'
 ATTENTION = f"""{HEAD} g (float[2,3,40,8] q, float[2,3,8,50] k, float[2,3,50,8] v, int64[2,50] shown) => (float[2,3,40,8] y)
@@ -210,3 +210,20 @@ def test_a_node_that_needs_a_size_stays_behind_what_tells_it() -> None:
     np.testing.assert_array_equal(
         reference_outputs(loaded, [feed])[0][0], 7.0 + np.array([[1], [2], [4], [5]]) + np.zeros((1, 2))
     )
+
+
+@pytest.mark.parametrize("entries", [96, 1 << 16])
+def test_a_row_of_many_nodes_is_looked_at_once(monkeypatch: pytest.MonkeyPatch, entries: int) -> None:
+    """Where it has blocks, and where one block would hold all of it: there it was begun anew behind each node."""
+    monkeypatch.setattr(blocks, "ENTRIES", entries)
+    count, fitted, plain = 400, list[str](), Fitted.of
+
+    def counted(node: Any, *others: Any) -> Fitted | None:
+        fitted.append(node.op)
+        return plain(node, *others)
+
+    monkeypatch.setattr(Fitted, "of", counted)
+    nodes = " ".join(f"v{number + 1} = {'Neg' if number % 2 else 'Tanh'}(v{number})" for number in range(count))
+    model = load(parse_model(f"{HEAD} g (float[40,8] v0) => (float[40,8] v{count}) {{ {nodes} }}"))
+    reference_outputs(model, [random_inputs(model, {}, 1)])
+    assert len(fitted) == count

@@ -45,6 +45,22 @@ def draws(text: str, name: str, sizes: dict[str, Dim], **options: Any) -> np.nda
     return np.concatenate([random_inputs(model, sizes, seed, **options)[name].reshape(-1) for seed in range(30)])
 
 
+@pytest.mark.parametrize(
+    "picked",
+    [
+        "at = Gather<axis = 0>(edges, one)",
+        "at, to = Split<axis = 0>(edges)",
+        "all = Concat<axis = 1>(edges, loops) at = Slice(all, from, until)",
+    ],
+)
+def test_indices_that_are_picked_from_an_input_lie_within_their_table(picked: str) -> None:
+    """Of a list of edges the nodes where they begin are those of a table; what is looked up there is no index any more."""
+    text = f"""g (int64[2,e] edges, float[9,4] t, int64[9] v) => (float[] y, bool[] z) <int64 one = {{1}}, int64 many = {{70}},
+        int64[1] from = {{0}}, int64[1] until = {{1}}, int64[2,1] loops = {{0, 0}}> {{
+        {picked} y = Gather(t, at) looked = Gather(v, at) z = Less(looked, many) }}"""
+    assert set(draws(text, "edges", {"e": 20})) == set(range(9))
+
+
 def test_indices_lie_within_their_table_and_some_are_what_they_are_compared_with() -> None:
     text = """g (int64[n] ids, float[50,4] t) => (float[n,4] y, bool[n] m) {
         zero = Constant<value = int64 {0}>() m = Equal(ids, zero) y = Gather(t, ids) }"""
@@ -171,6 +187,15 @@ def test_sizes_that_nobody_gave_make_no_value_that_fills_the_memory() -> None:
     assert sizes == dict.fromkeys("pqrs", 64) and "p = 64" in assumed
     sizes, assumed = bind_sizes(model, {"a": (1, 128, 1, 1), "b": (1, 1, 128, 1)})
     assert sizes == {"p": 128, "q": 128, "r": 32, "s": 32} and len(assumed) == 2, "what was given stays"
+
+
+def test_the_users_inputs_have_the_sizes_that_nobody_gave() -> None:
+    """Those of the first; a size that was given stays."""
+    model = load(parse_model(f"{HEADER} g (float[N,S] x, float[N,T] past, float[M] z) => (float[N,S] o) {{ o = Relu(x) }}"))
+    sizes = [{"x": (n, 5), "past": (n, 0), "z": (7,)} for n in (3, 4)]
+    data = [{name: np.zeros(shape, np.float32) for name, shape in each.items()} for each in sizes]
+    assert bind_sizes(model, {}, data=data) == ({"N": 3, "S": 5, "T": 0, "M": 7}, [])
+    assert bind_sizes(model, {"x": (2, 128)}, data=data) == ({"N": 2, "S": 128, "T": 0, "M": 7}, [])
 
 
 def test_a_table_without_the_axis_that_is_indexed_bounds_nothing() -> None:

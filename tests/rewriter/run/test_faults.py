@@ -170,6 +170,21 @@ def test_an_original_that_runs_on_the_users_inputs_alone_is_compared_on_those(tm
     assert not outcome.improved and outcome.message.startswith("onnxruntime cannot run the original on test inputs")
 
 
+def test_a_model_is_measured_with_the_sizes_of_the_users_inputs(tmp_path: Path) -> None:
+    """At the sizes that nobody gave there is one row, and no index that is 1 more than an input."""
+    model = parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[n] x, int64[e] to, float[e] m) => (float[n] y) <int64[1] one = {1}> {
+            a = Neg(x) b = Neg(a) i = Add(to, one) y = ScatterElements<reduction = "add">(b, i, m) }""")
+    options = {"rules": [NEGATION], "provider": "cpu", "deterministic": True}
+    outcome = optimize(model, tmp_path / "a.onnx", **options)
+    assert outcome.message.startswith("onnxruntime cannot run the original on test inputs")
+    draw = np.random.default_rng(1)
+    data = [{"x": np.ones(6, np.float32), "to": draw.integers(0, 5, 9), "m": draw.normal(size=9).astype(np.float32)}]
+    outcome = optimize(model, tmp_path / "b.onnx", **options, data=data)
+    assert outcome.improved and not any("nothing was compared but" in note or "measured with" in note for note in outcome.notes)
+
+
 def test_an_original_that_the_runtime_breaks_without_what_nobody_reads_is_told_apart(tmp_path: Path) -> None:
     """QDQPropagation (docs/upstream.md) does its harm once the second reader of ``t`` is gone."""
     model = parse_model("""
