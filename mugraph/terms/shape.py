@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeGuard
 
 from mugraph.terms.dtypes import DataType
@@ -197,15 +198,21 @@ class SymDim:
         return SymDim.make(quotient)
 
     def __str__(self) -> str:
-        parts = []
-        for monomial, coefficient in self.terms:
-            factors = [name if power == 1 else f"{name}^{power}" for name, power in monomial]
-            if coefficient != 1 or not factors:
-                factors.insert(0, str(coefficient))
-            parts.append("*".join(factors))
-        return "+".join(parts).replace("+-", "-")
+        return _polynomial_text(self.terms)
 
     __repr__ = __str__
+
+
+@lru_cache(maxsize=4096)
+def _polynomial_text(terms: tuple[tuple[Monomial, int], ...]) -> str:
+    """The text of a dimension, by which terms are told apart: it is asked for whenever one is made."""
+    parts = []
+    for monomial, coefficient in terms:
+        factors = [name if power == 1 else f"{name}^{power}" for name, power in monomial]
+        if coefficient != 1 or not factors:
+            factors.insert(0, str(coefficient))
+        parts.append("*".join(factors))
+    return "+".join(parts).replace("+-", "-")
 
 
 Dim = int | SymDim
@@ -311,8 +318,10 @@ def evaluate_dim(dim: Dim, binding: Mapping[str, Dim]) -> Dim:
     """Replaces the symbols of ``dim`` that ``binding`` knows."""
     if isinstance(dim, int):
         return dim
-    names = [name for monomial, _ in dim.terms for name, _ in monomial]
-    if not any(name in binding or isinstance(name, DerivedSymbol) for name in names):
+    for name in [name for monomial, _ in dim.terms for name, _ in monomial]:
+        if name in binding or isinstance(name, DerivedSymbol):
+            break
+    else:
         return dim
     total: Dim = 0
     for monomial, coefficient in dim.terms:

@@ -79,51 +79,60 @@ Attrs = tuple[tuple[str, AttrValue], ...]
 
 def _key(value: AttrValue) -> str:
     """A text that tells apart what Python's equality does not: 1, 1.0, True and 0.0, -0.0."""
+    if type(value) is int:
+        return f"int:{value}"
     if isinstance(value, tuple):
-        return "(" + ",".join(map(_key, value)) + ")"
+        return f"({','.join([_key(item) for item in value])})"
     if isinstance(value, DataType):
         return f"dtype:{value.name}"
     return f"{type(value).__name__}:{value!r}"
 
 
-def _spelt(attrs: Attrs, attr_key: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+def _spelt(attrs: Attrs) -> tuple[tuple[str, str], ...]:
     """The key of attributes as a digest has it: with the name of each named value in its place."""
-    for _, value in attrs:
-        if isinstance(value, NamedValue):
-            return tuple((name, _key(value.text_name if isinstance(value, NamedValue) else value)) for name, value in attrs)
-    return attr_key
+    return tuple((name, _key(value.text_name if isinstance(value, NamedValue) else value)) for name, value in attrs)
 
 
 class Term:
     """One output of an operator applied to terms. Make it with :func:`make`, :func:`var` or :func:`const`."""
 
-    __slots__ = ("__weakref__", "attrs", "digest", "inputs", "op", "out", "size")
+    __slots__ = ("__weakref__", "_digest", "attrs", "inputs", "op", "out", "size")
 
     op: str
     attrs: Attrs
     inputs: tuple[Term, ...]
     out: int
-    digest: bytes
+    _digest: bytes | None
     size: int
     """Number of operator applications, shared subterms counted each time (TASO's operator count of a tree)."""
 
     _table: ClassVar[WeakValueDictionary[Any, Term]] = WeakValueDictionary()
 
     def __new__(cls, op: str, attrs: Attrs, inputs: tuple[Term, ...], out: int) -> Term:
-        attr_key = tuple((name, _key(value)) for name, value in attrs)
+        attr_key = tuple([(name, _key(value)) for name, value in attrs])
         key = (op, attr_key, inputs, out)
         interned = cls._table.get(key)
         if interned is not None:
             return interned
         term = super().__new__(cls)
         term.op, term.attrs, term.inputs, term.out = op, attrs, inputs, out
-        content = hashlib.blake2b(repr((op, _spelt(attrs, attr_key), out)).encode(), digest_size=16)
-        for operand in inputs:
-            content.update(operand.digest)
-        term.digest = content.digest()
+        term._digest = None
         term.size = 1 + sum(operand.size for operand in inputs) if inputs else 0
         cls._table[key] = term
         return term
+
+    @property
+    def digest(self) -> bytes:
+        """A digest of the content, which other processes give, too; made when it is asked for, as of most terms it never is."""
+        if self._digest is None:
+            for term in walk([self]):
+                if term._digest is None:
+                    content = hashlib.blake2b(repr((term.op, _spelt(term.attrs), term.out)).encode(), digest_size=16)
+                    for operand in term.inputs:
+                        content.update(operand.digest)
+                    term._digest = content.digest()
+            assert self._digest is not None
+        return self._digest
 
     @property
     def name(self) -> str:
@@ -207,9 +216,13 @@ def const(value: float | bool) -> Term:
     return Term("Const", (("value", value if isinstance(value, bool) else float(value)),), (), 0)
 
 
-def walk(roots: Iterable[Term]) -> Iterator[Term]:
-    """Every distinct term under ``roots``, operands first. Iterative: the depth of a term is not bounded."""
-    seen: set[Term] = set()
+def walk(roots: Iterable[Term], seen: set[Term] | None = None) -> Iterator[Term]:
+    """Every distinct term under ``roots``, operands first. Iterative: the depth of a term is not bounded.
+
+    Args:
+        seen: terms to leave out with all that is under them; those that are given enter it.
+    """
+    seen = set() if seen is None else seen
     stack: list[Term | None] = [*roots]
     stack.reverse()
     while stack:
@@ -281,6 +294,8 @@ def bind_value(value: AttrValue, binding: Mapping[str, Any]) -> AttrValue:
 
     Attribute variables stand in it with their dollar sign: ``{"n": 4, "$axis": -1}``.
     """
+    if type(value) is int:
+        return value
     if isinstance(value, tuple):
         items = tuple([bind_value(item, binding) for item in value])
         return value if all(map(operator.is_, items, value)) else items
@@ -333,6 +348,8 @@ def substitute_all(
     dims: Mapping[str, Any] | None = None,
 ) -> dict[Term, Term]:
     """What every term under ``roots`` becomes by :func:`substitute`."""
+    if not (terms or attrs or dims):
+        return {term: term for term in walk(roots)}
     binding = binding_of(attrs, dims)
     return rebuild_all(
         roots,

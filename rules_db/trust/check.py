@@ -27,7 +27,7 @@ from mugraph.domains.range import Range
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, binding_of, open_names, substitute, substitute_all, walk
+from mugraph.terms.term import Term, binding_of, open_names, substitute_all, walk
 from rules_db.trust.certificate import Instance, Trust
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.evidence import repeat_tests
@@ -79,11 +79,8 @@ def instantiate(instance: Instance, axioms: Mapping[str, Axiom], open_attrs: Col
     values = [*attrs.values(), *(value for term in walk(terms.values()) for _, value in term.attrs)]
     if any(name not in open_attrs for value in values for name in open_names(value)):
         raise ValueError(f"'{instance.axiom}' is not ground")
-    return ProofStep(
-        substitute(axiom.left, terms, attrs),
-        substitute(axiom.right, terms, attrs),
-        tuple(c.substitute(terms, attrs) for c in axiom.conditions),
-    )
+    sides = substitute_all([axiom.left, axiom.right], terms, attrs)
+    return ProofStep(sides[axiom.left], sides[axiom.right], tuple(c.substitute(terms, attrs) for c in axiom.conditions))
 
 
 class Presence:
@@ -94,7 +91,9 @@ class Presence:
     """
 
     def __init__(self, terms: Collection[Term]) -> None:
+        self._present: set[Term] = set()
         self._class: dict[Term, Term] = {}
+        self._users: dict[Term, list[Term]] = {}
         self._heads: dict[Term, tuple[object, ...]] = {}
         self._built: dict[tuple[object, ...], Term] = {}
         self.add(terms)
@@ -105,15 +104,19 @@ class Presence:
             return self._root(term)
         representative: dict[Term, Term | None] = {}
         for part in walk([term]):
-            key = self._key(part, [representative[operand] for operand in part.inputs])
-            representative[part] = self._root(part) if part in self._class else self._built.get(key)
+            alike: Term | None = part
+            if part not in self._class:
+                alike = self._built.get(self._key(part, [representative[operand] for operand in part.inputs]))
+            representative[part] = None if alike is None else self._root(alike)
         return representative[term]
 
     def add(self, terms: Collection[Term]) -> None:
         """Makes terms and all their parts present."""
-        for part in walk(terms):
-            if part not in self._class:
-                self._class[part] = self._built.setdefault(self._key(part, [self._root(i) for i in part.inputs]), part)
+        for part in walk(terms, self._present):
+            operands = [self._root(operand) for operand in part.inputs]
+            self._class[part] = self._built.setdefault(self._key(part, operands), part)
+            for operand in operands:
+                self._users.setdefault(operand, []).append(part)
 
     def join(self, a: Term, b: Term) -> None:
         """Makes two present terms equal, and with them all present terms that are built alike from equal operands."""
@@ -123,9 +126,10 @@ class Presence:
             if left is right:
                 continue
             self._class[right] = left
-            self._built = {}
-            for term in self._class:
-                alike = self._built.setdefault(self._key(term, [self._root(i) for i in term.inputs]), self._root(term))
+            users = self._users.pop(right, [])  # their keys alone have changed
+            self._users.setdefault(left, []).extend(users)
+            for term in users:
+                alike = self._built.setdefault(self._key(term, [self._root(i) for i in term.inputs]), term)
                 if self._root(alike) is not self._root(term):
                     pending.append((alike, term))
 
@@ -221,13 +225,12 @@ def _problems(rule: Rule, axioms: Mapping[str, Axiom], tests_proved: bool) -> li
 def _wrong_values(roots: Collection[Term], conditions: Collection[Condition], examined: set[Term]) -> list[str]:
     """Attributes and arguments of guards whose values are not of their kind, in words; ``examined`` terms have none."""
     wrong = [problem for condition in conditions for problem in condition.wrong_arguments()]
-    for term in walk([*roots, *(term for condition in conditions for term in condition.terms())]):
-        if term.op not in ("Var", "Const") and term not in examined:
+    for term in walk([*roots, *(term for condition in conditions for term in condition.terms())], examined):
+        if term.op not in ("Var", "Const"):
             try:
                 get_operator(term.op).check_attributes(term.attrs)
             except ShapeError as problem:
                 wrong.append(str(problem))
-        examined.add(term)
     return wrong
 
 

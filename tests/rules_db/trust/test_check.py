@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from mugraph.terms.shape import ShapeError
-from mugraph.terms.term import Term, make, walk
+from mugraph.terms.term import Term, make, var, walk
 from mugraph.terms.text import Parser, parse_term, parse_type
 from rulegen.numeric.trials import try_out
 from rulegen.prove.second import z3check
 from rulegen.share.audit import audit
 from rules_db.trust.certificate import Certificate, Instance
-from rules_db.trust.check import MALFORMED, check, presence
+from rules_db.trust.check import MALFORMED, Presence, check, presence
 from rules_db.trust.condition import Condition, parse_condition
 from rules_db.trust.implied import implied
 from rules_db.trust.properties import load_axioms, parse_axioms
@@ -127,6 +128,60 @@ def test_attributes_are_alike_only_where_their_types_are() -> None:
     kept, number = (parse_term(largest.format(flag)) for flag in ("true", "1"))
     present, _ = presence((kept,), (number,), [], [])
     assert present.find(kept) is not present.find(number)
+
+
+def _closed(terms: list[Term], pairs: list[tuple[Term, Term]]) -> dict[Term, int]:
+    """The classes of terms by the definition: merged where a pair or equal operands say so, until nothing changes."""
+    classes = {term: number for number, term in enumerate(walk(terms))}
+
+    def merge(a: Term, b: Term) -> bool:
+        old, new = classes[a], classes[b]
+        for term in classes:
+            if classes[term] == old:
+                classes[term] = new
+        return old != new
+
+    changed = True
+    while changed:
+        merged = [merge(a, b) for a, b in pairs]
+        for a, b in itertools.combinations(classes, 2):
+            if a.op == b.op != "Var" and [classes[i] for i in a.inputs] == [classes[i] for i in b.inputs]:
+                merged.append(merge(a, b))
+        changed = any(merged)
+    return classes
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_follows_from_equalities_is_what_the_definition_says(seed: int) -> None:
+    """Terms and equalities come in any order, as steps of a proof do."""
+    generator = random.Random(seed)
+    terms = [var(name) for name in "abcd"]
+    for _ in range(24):
+        terms.append(make(generator.choice(["Relu", "Neg"]), [generator.choice(terms)]))
+        terms.append(make("Add", generator.choices(terms, k=2)))
+    pairs = [tuple(generator.sample(terms, 2)) for _ in range(4)]
+    present = Presence(terms[:20])
+    for a, b in pairs:
+        present.add([a, b])
+        present.join(a, b)
+    absent = {term: present.find(term) for term in terms}
+    present.add(terms)
+    classes = _closed(terms, pairs)
+    for a, b in itertools.combinations(terms, 2):
+        assert (present.find(a) is present.find(b)) == (classes[a] == classes[b]), (a, b)
+    assert all(found is None or classes[found] == classes[term] for term, found in absent.items())
+
+
+def test_an_equality_costs_what_uses_its_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof of many steps is checked in time that grows with its steps, not with their square."""
+    heads = [var(f"x{i}") for i in range(200)]
+    present = Presence([make("Relu", [make("Neg", [head])]) for head in heads])
+    asked = []
+    key = Presence._key
+    monkeypatch.setattr(Presence, "_key", lambda *about: asked.append(about) or key(*about))
+    for head in heads:
+        present.join(make("Neg", [head]), head)
+    assert len(asked) <= 4 * len(heads)
 
 
 @pytest.mark.parametrize(
