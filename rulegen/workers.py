@@ -6,6 +6,7 @@ twice, by whomever: that of a worker that is lost is done again, and the outcome
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import logging
 import multiprocessing
@@ -177,6 +178,7 @@ class Processes(UnitWorkers):
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
+            gc.freeze()  # a search for garbage would touch, and so copy, all that a forked process shares with this one
             self._pool = new_pool(self.count)
         return self._pool
 
@@ -184,6 +186,7 @@ class Processes(UnitWorkers):
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
+            gc.unfreeze()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from mugraph.terms.term import substitute, var
 from mugraph.terms.text import parse_type
 from rulegen.candidate import CandidateRule, candidate_types
 from rulegen.commons import unit_of_work
+from rulegen.enumerate.enumeration import Enumeration
 from rulegen.enumerate.pairs import multi_output_pairs, single_pairs, unique_up_to_renaming, worthwhile
 from rulegen.grow.growth import Growth, Stage, StageClock
 from rulegen.grow.recorded import recorded
-from rulegen.grow.shards import enumerate_terms, lower_levels
+from rulegen.grow.shards import enumerate_terms
 from rulegen.journal import Journal, pack, unpack
 from rulegen.numeric.bounds import error_bound, tests_needed
 from rulegen.numeric.fields import refute
@@ -53,22 +54,34 @@ class GatedCandidates:
     delta: dict[CandidateRule, str]
 
 
-def gated_candidates(gates: Sequence[PartGate], workers: UnitWorkers) -> list[GatedCandidates]:
+def gated_candidates(gates: Sequence[PartGate], behind: Callable[[], None]) -> list[GatedCandidates]:
     """Enumerates workloads, pairs their terms, and drops instances of other pairs and pairs that do not pass the gate.
 
     Of several parts each is paired by one worker, but for the first, whose last level is shared among all: it is the largest of
-    most groups. What the journals have is not done again.
+    most groups. What the journals have is not done again. What is asked of workers is done in that order, so that what others
+    could do is asked for where this process, or one of them, is alone at something.
+
+    Args:
+        gates: of the parts of a group.
+        behind: called when all that candidates rest on was asked for, to ask for what keeps workers busy until the last is there.
     """
     open_ = [gate for gate in gates if not gate.is_done]
-    if workers.count > 1 and open_:
-        open_[0].prepare()  # before processes are forked, which then have it
-    for gate in open_[1:]:
-        gate.pair_elsewhere()
-    for gate in open_[:1]:
+    first, others = open_[:1], open_[1:]
+    for gate in first:
+        gate.enumerate()
+    for gate in others:
+        gate.pair_elsewhere()  # while this process pairs the terms of the first
+    for gate in first:
         gate.pair()
-    for step in (PartGate.generalise, PartGate.drop_instances, PartGate.test, PartGate.finish):
-        for gate in open_:
-            step(gate)
+    for gate in open_:
+        gate.generalise()
+    for gate in open_:
+        gate.drop_instances()
+    for gate in (*others, *first):  # the instances of the largest part take longest, in one worker
+        gate.test()
+    behind()
+    for gate in open_:
+        gate.finish()
     return [gate.gated() for gate in gates]
 
 
@@ -81,6 +94,7 @@ class PartGate:
 
     def __init__(self, growth: Growth, clock: StageClock, workers: UnitWorkers, journal: Journal) -> None:
         self._growth, self._clock, self._workers, self._journal = growth, clock, workers, journal
+        self._enumeration: Enumeration | None = None
         self._paired: Iterator[dict[str, Any]] = iter(())
         self._general: Iterator[dict[str, Any]] = iter(())
         self._most_general: Iterator[dict[str, Any]] = iter(())
@@ -92,25 +106,22 @@ class PartGate:
         """Whether the journal has the outcome."""
         return self._journal.get("gated") is not None
 
-    @property
-    def _parameters(self) -> list[Any]:
-        return [self._growth.workload.as_data(), self._growth.max_ops, self._growth.seed]
-
-    def prepare(self) -> None:
-        """Enumerates the levels below the last, unless the pairs are there."""
+    def enumerate(self) -> None:
+        """Enumerates in this process, with the last level shared among the workers, unless the pairs are there."""
+        growth = self._growth
         if self._journal.get("renaming 0") is None:
-            lower_levels(self._parameters)
+            self._enumeration = enumerate_terms(growth.workload, growth.max_ops, growth.seed, self._workers)
 
     def pair(self) -> None:
-        """Enumerates and pairs in this process, with the last level shared among the workers."""
-        growth = self._growth
-        self._clock.resume()
-        found = self._journal.recalled("renaming 0", lambda: _paired(growth.workload, growth.max_ops, growth.seed, self._workers))
-        self._paired = iter([found])
+        """Pairs what was enumerated in this process."""
+        enumeration, self._enumeration = self._enumeration, None
+        if enumeration is not None:
+            self._journal.put("renaming 0", _paired(enumeration))
+        self._paired = iter([self._journal.get("renaming 0")])
 
     def pair_elsewhere(self) -> None:
         """Enumerates and pairs in a worker."""
-        self._paired = recorded(self._journal, "renaming", self._workers, paired_data, [self._parameters], _read_paired)
+        self._paired = recorded(self._journal, "renaming", self._workers, paired_data, [self._growth.parameters], _read_paired)
 
     def generalise(self) -> None:
         """Looks for common subgraphs of the pairs."""
@@ -184,12 +195,11 @@ def paired_data(unit: list[Any]) -> dict[str, Any]:
         Numbers of terms and classes per level; how many are left after each of four stages; the pairs as journals have them.
     """
     data, max_ops, seed = unit
-    return _paired(Workload.of_data(data), max_ops, seed, Here())
+    return _paired(enumerate_terms(Workload.of_data(data), max_ops, seed, Here()))
 
 
-def _paired(workload: Workload, max_ops: int, seed: int, workers: UnitWorkers) -> dict[str, Any]:
-    """What :func:`paired_data` tells, the terms by workers."""
-    enumeration = enumerate_terms(workload, max_ops, seed, workers)
+def _paired(enumeration: Enumeration) -> dict[str, Any]:
+    """What :func:`paired_data` tells, of terms that are there."""
     left = [sum(enumeration.counts)]
     single, multi = single_pairs(enumeration), multi_output_pairs(enumeration)
     several = sum(map(len, multi))
@@ -203,7 +213,7 @@ def _paired(workload: Workload, max_ops: int, seed: int, workers: UnitWorkers) -
     for row in [*together, *([member, other] for member, other in single.tolist() if member not in parts)]:
         half = len(row) // 2
         source, target = (tuple(map(enumeration.term, part)) for part in (row[:half], row[half:]))
-        candidates.append(pack(CandidateRule(source, target, candidate_types(source, target, workload.types))))
+        candidates.append(pack(CandidateRule(source, target, candidate_types(source, target, enumeration.workload.types))))
     left.append(len(candidates))
     return {"terms": enumeration.counts, "classes": enumeration.classes, "left": left, "candidates": candidates}
 

@@ -88,17 +88,15 @@ class Certifier:
     Args:
         growth: whose workload and parameters go into the rules' provenance.
         delta: how likely a false candidate passes the gate, for provenance.
+
+    Attributes:
+        growth: its parameters, as units of work have them.
     """
 
     def __init__(self, growth: Growth, delta: Mapping[CandidateRule, str]) -> None:
-        self.workload, self.seed = growth.workload, growth.seed
+        self.workload, self.seed, self.growth = growth.workload, growth.seed, growth.parameters
         self._max_ops, self._delta = growth.max_ops, delta
         self._prover, self._axioms = shared_prover(), load_axioms()
-
-    @property
-    def growth(self) -> list[Any]:
-        """The growth's workload and parameters, as JSON can say them."""
-        return [self.workload.as_data(), self._max_ops, self.seed]
 
     def unit(self, candidate: CandidateRule) -> list[Any]:
         """A candidate with all that its prospect rests on."""

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rulegen.candidate import CandidateRule
 from rulegen.workloads.workload import Workload
@@ -51,6 +52,11 @@ class Growth:
     survivors: int = 0
     terms: list[int] = field(default_factory=list)
     classes: list[int] = field(default_factory=list)
+
+    @property
+    def parameters(self) -> list[Any]:
+        """Workload, operators and seed, as units of work have them."""
+        return [self.workload.as_data(), self.max_ops, self.seed]
 
     @property
     def seconds(self) -> float:

@@ -28,7 +28,7 @@ from rulegen.workers import UnitWorkers, sent_by
 from rulegen.workloads.workload import Workload
 from rules_db.trust.rule import Rule
 
-__all__ = ["enumerate_terms", "first_keys_data", "further_keys_data", "lower_levels"]
+__all__ = ["enumerate_terms", "first_keys_data", "further_keys_data"]
 
 PIECE = 1 << 16
 """Combinations of operands, times inputs, that are worth a unit: about a tenth of a second of a processor."""
@@ -59,15 +59,6 @@ def enumerate_terms(workload: Workload, max_ops: int, seed: int, workers: UnitWo
         return enumerator.finished(parts, keys)
     finally:
         _below.cache_clear()  # the last level was added to it
-
-
-def lower_levels(growth: list[Any]) -> None:
-    """Enumerates all levels but the last, for :func:`enumerate_terms` in this process and in those that are forked from it.
-
-    Args:
-        growth: workload, operators and seed.
-    """
-    _below(json.dumps(growth))
 
 
 @lru_cache(maxsize=1)

@@ -88,7 +88,12 @@ def grow(
 def _grown(growers: Sequence[_Grower], known: Sequence[Rule]) -> list[Growth]:
     """The growths of the parts of a group, behind rules that are known."""
     shared_prover()  # before processes are forked
-    gated = gated_candidates([grower.gate for grower in growers], growers[0].workers)
+
+    def behind() -> None:
+        for grower in growers:
+            grower.ask_declared()
+
+    gated = gated_candidates([grower.gate for grower in growers], behind)
     for grower, found in zip(growers, gated, strict=True):
         grower.begin(found)
     growths: list[Growth] = []
@@ -107,13 +112,15 @@ class _Grower:
         self.gate = PartGate(growth, self.clock, workers, journal)
         self._next = 0
 
-    def begin(self, gated: GatedCandidates) -> None:
-        """Takes the candidates, and asks for what does not depend on other parts."""
-        growth = self.growth
-        self._certifier = Certifier(growth, gated.delta)
-        self._candidates = sorted(gated.candidates, key=more_general_first)
-        equations = [[self._certifier.growth, equation] for equation in growth.workload.equations]
+    def ask_declared(self) -> None:
+        """Asks what becomes of the equations that the workload declares, which depends on nothing else."""
+        equations = [[self.growth.parameters, equation] for equation in self.growth.workload.equations]
         self._declared = recorded(self.journal, "declared", self.workers, declared_data, equations, read_declared)
+
+    def begin(self, gated: GatedCandidates) -> None:
+        """Takes the candidates."""
+        self._certifier = Certifier(self.growth, gated.delta)
+        self._candidates = sorted(gated.candidates, key=more_general_first)
         self._asked: dict[int, Iterator[Prospect]] = {}
         self._put_off: list[int] = []
         self._seen = 0
@@ -132,7 +139,7 @@ class _Grower:
         )
         self._certify(Deriver(before), guess, following)
         answers = derivable(growth.rules, before, workers, journal)
-        self._look_ahead(guess, following)  # behind these questions
+        self._look_ahead(guess, following, _FURTHER_AHEAD)  # behind these questions
         growth.rules = minimal(growth.rules, before, answers, journal)
         self.clock.stage("minimal", len(growth.rules))
         further = macros(growth.derived, growth.rules, before, certifier, workers, journal)
@@ -171,13 +178,17 @@ class _Grower:
         """The candidates that were asked about and not yet looked at."""
         return map(self._candidates.__getitem__, self._asked)
 
-    def _look_ahead(self, guess: _Guess, following: Sequence[_Grower]) -> None:
-        """Asks what becomes of the next candidates that rules are not going to derive, it seems, until enough are under way."""
+    def _look_ahead(self, guess: _Guess, following: Sequence[_Grower], most: int) -> None:
+        """Asks what becomes of the next candidates that rules are not going to derive, it seems, until enough are under way.
+
+        Args:
+            most: for each worker.
+        """
         if self.workers.count == 1:
             return
         growers = [self, *following]
         for grower in growers:
-            while sum(len(each._asked) for each in growers) < _AHEAD * self.workers.count and grower._ask(guess):
+            while sum(len(each._asked) for each in growers) < most * self.workers.count and grower._ask(guess):
                 pass
 
     def _ask(self, guess: _Guess) -> bool:
@@ -197,9 +208,9 @@ class _Grower:
                     self._put_off.append(number)
                 elif guess.asks(candidate):
                     asked.append(number)
-        units = [self._certifier.unit(self._candidates[number]) for number in asked]
-        found = sent_by(self.workers, prospect_data, units, Prospect.read)
-        self._asked.update(dict.fromkeys(asked, found))  # which are looked at in this order
+        for number in asked:  # each for itself: not all are waited for
+            unit = self._certifier.unit(self._candidates[number])
+            self._asked[number] = sent_by(self.workers, prospect_data, [unit], Prospect.read)
         return bool(chosen)
 
     def _fates(self, deriver: Deriver, guess: _Guess, following: Sequence[_Grower]) -> Iterator[tuple[CandidateRule, str]]:
@@ -210,15 +221,17 @@ class _Grower:
         """
         for number, candidate in enumerate(self._candidates):
             self._next = number
-            self._look_ahead(guess, following)
-            found = None
-            if number in self._asked:
-                found = next(self._asked.pop(number))
+            self._look_ahead(guess, following, _AHEAD)
+            asked = self._asked.pop(number, None)
+            if asked is not None:
                 guess.forget(candidate)
             key = f"candidate {number}"
             fate = self.journal.get(key)
             if fate is None:
-                fate = "derived" if deriver.derives(candidate) else _fate(candidate, deriver, self._certifier, found)
+                if deriver.derives(candidate):
+                    fate = "derived"  # its proof, if asked for, is not waited for
+                else:
+                    fate = _fate(candidate, deriver, self._certifier, None if asked is None else next(asked))
                 self.journal.put(key, fate)
             yield candidate, fate
 
@@ -277,6 +290,8 @@ _SPARING = 4
 """Workers up to which proofs are asked for sparingly: eight have nothing else to do meanwhile, and the first process has."""
 _AHEAD = 8
 """Prospects for each worker that are under way: what a long one keeps waiting, others do not wait for."""
+_FURTHER_AHEAD = 12
+"""As many are while the rules of a part are chosen, of which none is looked at meanwhile: a question may take two seconds."""
 
 
 def _fate(candidate: CandidateRule, deriver: Deriver, certifier: Certifier, found: Prospect | None) -> str:
