@@ -124,14 +124,17 @@ class Term:
     @property
     def digest(self) -> bytes:
         """A digest of the content, which other processes give, too; made when it is asked for, as of most terms it never is."""
-        if self._digest is None:
-            for term in walk([self]):
-                if term._digest is None:
-                    content = hashlib.blake2b(repr((term.op, _spelt(term.attrs), term.out)).encode(), digest_size=16)
-                    for operand in term.inputs:
-                        content.update(operand.digest)
-                    term._digest = content.digest()
-            assert self._digest is not None
+        pending = [self]
+        while self._digest is None:
+            term = pending[-1]
+            if missing := [operand for operand in term.inputs if operand._digest is None]:
+                pending += missing
+                continue
+            content = hashlib.blake2b(repr((term.op, _spelt(term.attrs), term.out)).encode(), digest_size=16)
+            for operand in term.inputs:
+                content.update(operand.digest)
+            term._digest = content.digest()
+            pending.pop()
         return self._digest
 
     @property
