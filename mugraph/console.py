@@ -8,15 +8,12 @@ from typing import Any, NoReturn
 import click
 from rich.console import Console
 
-from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.interrupts import INTERRUPTED_EXIT, USER_EXIT
 
-__all__ = ["UNBOUNDED", "USER_EXIT", "result_console", "run_click"]
+__all__ = ["UNBOUNDED", "result_console", "run_click"]
 
 UNBOUNDED = 10_000
 """Columns of what is no terminal: nothing is folded or cut there."""
-
-USER_EXIT = 2
-"""Exit code of a command that ended in something that its user can put right."""
 
 
 def result_console(**settings: Any) -> Console:

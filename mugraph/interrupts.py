@@ -8,9 +8,12 @@ import sys
 import threading
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-__all__ = ["INTERNAL_EXIT", "INTERRUPTED_EXIT", "PIPE_EXIT", "heed_interrupts", "run_command"]
+__all__ = ["INTERNAL_EXIT", "INTERRUPTED_EXIT", "PIPE_EXIT", "USER_EXIT", "heed_interrupts", "run_command"]
+
+USER_EXIT = 2
+"""Exit code of a command that ended in something that its user can put right."""
 
 INTERRUPTED_EXIT = 130
 """Exit code of a command that was interrupted, as shells have it: 128 and the signal's number."""
@@ -47,7 +50,8 @@ def run_command(module: str, name: str) -> None:
 
     Its module is imported here, since that takes a second, in which people change their mind, too. Before Python 3.12 what is
     raised while a class gets its names becomes the cause of a RuntimeError. A mistake of ours is one line and exit code 3, with a
-    traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever closes a pipe has read enough.
+    traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever closes a pipe has read enough, and a disk that is full is
+    no mistake of ours.
     """
     heed_interrupts()
     try:
@@ -60,9 +64,23 @@ def run_command(module: str, name: str) -> None:
     except Exception as problem:
         if isinstance(problem, RuntimeError) and isinstance(problem.__cause__, KeyboardInterrupt):
             sys.exit(INTERRUPTED_EXIT)
+        if isinstance(problem, OSError) and problem.filename is None and not _takes_more(sys.stdout):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            words = f"standard output cannot be written: {problem.strerror}; make room or send it elsewhere"
+            print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
+            sys.exit(USER_EXIT)
         if os.environ.get("ONNX_SUPEROPT_DEBUG"):
             raise
         said = " ".join(str(problem).split())
         words = f"internal error, {type(problem).__name__}: {said}; please report it with what ONNX_SUPEROPT_DEBUG=1 prints"
         print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
         sys.exit(INTERNAL_EXIT)
+
+
+def _takes_more(stream: TextIO) -> bool:
+    """Whether a line more can be written. To flush the stream again tells nothing: it has dropped what was refused."""
+    try:
+        os.write(stream.fileno(), b"\n")
+    except OSError:
+        return False
+    return True

@@ -186,4 +186,4 @@ def not_judged(model: Model, sizes: Mapping[str, Dim]) -> Iterator[str]:
     facts = [f"{', '.join(kinds)} not understood"] if kinds else []
     facts += [f"{sizeless} of {count} nodes without size"] if sizeless else []
     if facts:
-        yield f"{', '.join(facts)}: they are left as they are, and cost nothing in predictions"
+        yield f"{', '.join(facts)}: left as they are, and without cost in predictions"

@@ -152,7 +152,7 @@ class Workbench:
         observed = observed_sizes(task.model, task.sizes, lambda: task.feeds()[0], task.target.run_on)
         sizes = {**task.sizes, **observed}
         if observed:
-            self.notes.add(f"{len(observed)} sizes that only a run tells were read from one run of the original")
+            self.notes.add(f"sizes that only a run tells, read from one run of the original: {len(observed)}")
         self.notes.add(*not_judged(task.model, sizes))
         return sizes
 

@@ -8,7 +8,8 @@ from importlib import import_module
 
 import click
 
-from mugraph.console import USER_EXIT, run_click
+from mugraph.console import run_click
+from mugraph.interrupts import USER_EXIT
 from rules_db.exchange import RuleTextError
 from rules_db.files import StoreError
 from rules_db.trust.properties import AxiomError

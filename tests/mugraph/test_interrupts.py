@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
-from mugraph.interrupts import INTERNAL_EXIT, PIPE_EXIT
+from mugraph.interrupts import INTERNAL_EXIT, PIPE_EXIT, USER_EXIT
 
 _LOST = """
 import time, weakref
@@ -105,11 +106,14 @@ run_command("{module}", "run")
 """
 
 
-def _command(tmp_path: Path, body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def _command(
+    tmp_path: Path, body: str, out: int | IO[str] = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
     (tmp_path / "faulty_tool.py").write_text(f"def run():\n    {body}\n")
     code = _FAULTY.format(module="faulty_tool")
     settings = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}", **environment}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings, timeout=60, check=False)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, env=settings, timeout=60, check=False)
 
 
 def test_a_mistake_of_a_command_is_one_line(tmp_path: Path) -> None:
@@ -122,3 +126,13 @@ def test_a_mistake_of_a_command_is_one_line(tmp_path: Path) -> None:
 def test_whoever_closes_a_pipe_has_read_enough(tmp_path: Path) -> None:
     done = _command(tmp_path, "raise BrokenPipeError")
     assert (done.returncode, done.stderr) == (PIPE_EXIT, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_disk_that_is_full_is_no_mistake_of_a_command(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = _command(tmp_path, "print('told', flush=True)", full)
+        assert done.returncode == USER_EXIT
+        assert done.stderr == "tool: standard output cannot be written: No space left on device; make room or send it elsewhere\n"
+    other = _command(tmp_path, "raise OSError(28, 'No space left on device')", ONNX_SUPEROPT_DEBUG="")
+    assert other.returncode == INTERNAL_EXIT

@@ -10,9 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
 
 from mugraph.limited import LimitExceeded, run_limited
 from mugraph.onnx import ModelError, inference, load
+from mugraph.onnx.scopes import nested_nodes
 from tests.support.models import FLOAT, build, values
 
 OWN = "own"
@@ -117,3 +119,24 @@ def test_ordinary_models_are_inferred_in_this_process(monkeypatch: pytest.Monkey
     model = integers(nodes, [3])
     inferred, reason = inference.infer(model)
     assert not reason and inferred == onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def test_a_group_normalisation_gives_what_it_is_given() -> None:
+    """onnx does not say so since opset 21; in a body, and of one behind another. What is read is the model that came."""
+    proto = parse_model("""
+        <ir_version: 10, opset_import: ["" : 21, "own" : 1]>
+        g (float[N,8,H,W] x, bool c) => (float[N,?,?,?] y) <float[8] s = {1,1,1,1,1,1,1,1}, float[8] b = {0,0,0,0,0,0,0,0}> {
+            first = GroupNormalization<num_groups = 2>(x, s, b) mul = Mul(first, first) second = own.Twice(mul, s, b)
+            neg = Neg(second)
+            y = If(c) <
+                then_branch = then () => (float[N,?,?,?] t) {
+                    third = GroupNormalization<num_groups = 4>(neg, s, b) t = Exp(third) },
+                else_branch = otherwise () => (float[N,?,?,?] e) { e = Neg(neg) }> }
+        <domain: "own", opset_import: ["" : 21]>
+        Twice (a, s, b) => (r) { n = GroupNormalization<num_groups = 2>(a, s, b) r = Add(n, n) }""")
+    model = load(proto)
+    types = {node.op: str(model.graph.type(node.values[0])) for node in model.graph.nodes() if not node.is_opaque}
+    assert types == dict.fromkeys(("Mul", "Neg", "Exp"), "float[N,8,H,W]")
+    inferred, failure = inference.infer(proto)
+    assert not failure and [node.op_type for node in nested_nodes(inferred)] == [node.op_type for node in nested_nodes(proto)]
+    assert [list(node.input) for node in nested_nodes(inferred)] == [list(node.input) for node in nested_nodes(proto)]
