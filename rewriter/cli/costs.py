@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,38 +12,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from mugraph.console import result_console, run_click
-from mugraph.onnx import load
-from mugraph.onnx.kinds import opaque_kind
 from rewriter.cli.flags import flags, values_of_flags
-from rewriter.cost import (
-    CostModel,
-    CostTable,
-    ProfileError,
-    ProfileStore,
-    default_device,
-    merge_tables,
-    read_table,
-    write_table,
-)
-from rewriter.cost.fused import RuntimeDirections
+from rewriter.cost import CostTable, ProfileError, ProfileStore, merge_tables, read_table, write_table
 from rewriter.cost.store import default_profile_path
-from rewriter.reference import bind_sizes
 from rewriter.run.faults import USER_ERRORS
 from rewriter.run.options import Options
-from rewriter.runtime_env import environment, pick_provider
-from rewriter.search.backtracking import Backtracking, SearchLimits
-from rewriter.search.layers import shorten
-from rewriter.search.matches import Matches
-from rewriter.search.moves import Moves
-from rewriter.search.prices import Prices
-from rewriter.search.ranges import RangeOracle
-from rules_db.library import open_rules
-from rules_db.trust.certificate import Trust
+from rewriter.runtime_env import environment
 
 __all__ = ["main"]
-
-_MEASURING = 0.8
-"""Share of the budget for measuring; the rest is for searching what there is to measure."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,27 +55,10 @@ def list_command() -> None:
 @click.option("--budget", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Seconds a model.")
 def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **written: Any) -> None:
     """Measures the operators of MODELS, and those that rewriting them leads to."""
-    options = Options(**values_of_flags(Options, written))
-    provider = pick_provider(options.provider)
-    all_rules = open_rules(rules, Trust.TESTED, lambda told: print(f"superopt-costs: {told}", file=sys.stderr))
-    for path in models:
-        model = load(path)
-        sizes, _ = bind_sizes(model, options.shapes or {})
-        store = ProfileStore(default_profile_path(), environment(provider))
-        costs = CostModel(store, model.opset, sizes, provider, time.monotonic() + _MEASURING * budget, default_device(provider))
-        runtime = RuntimeDirections(all_rules, store, provider)
-        matches = Matches.of(all_rules, RangeOracle({}), provider, model.opset, runtime.possible, happens=runtime.happens)
-        moves = Moves(matches, Prices(costs, matches.fusions))
-        moves.start(model.graph)  # asks for the cost of every node; what rewriting leads to shows on the short model
-        short = shorten(model.graph, matches.depth, opaque_kind(model))
-        search = Backtracking(moves, SearchLimits(seconds=(1 - _MEASURING) * budget))
-        search.run(model.graph if short is None else short.graph)
-        while costs.measure_met():  # what is known leads the next search elsewhere
-            search = replace(search, moves=moves.priced_anew(costs))
-            search.run(model.graph if short is None else short.graph)
-        store.close()
-        left = f", {costs.unmeasurable} could not be" if costs.unmeasurable else ""
-        _out().print(f"{escape(str(path))}: {costs.measured} costs measured{left}")
+    from rewriter.cli.filling import fill  # no other command searches
+
+    for line in fill(models, rules, budget, Options(**values_of_flags(Options, written))):
+        _out().print(escape(line))
 
 
 @cli.command("export")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import onnxruntime as ort
@@ -39,3 +42,11 @@ def test_the_command_line(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="no costs are known of 'nowhere'"):
         run("export", file, "--environment", "nowhere")
     assert json.loads(file.read_text())["format"] == 2
+
+
+def test_a_command_that_measures_nothing_imports_no_search(tmp_path: Path) -> None:
+    code = "import sys; from rewriter.cli.costs import cli; cli(['list'], standalone_mode=False); print(*sys.modules)"
+    environment_ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment_)
+    assert run.returncode == 0, run.stderr
+    assert not {"rewriter.search.moves", "rewriter.cost.model", "rules_db.library"} & {*run.stdout.split()}
