@@ -24,7 +24,7 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.symbolic import Poly, Symbolic, extremum
 from mugraph.terms.shape import DataType, Dim, SymDim, at_most, evaluate_dim, symbol
 
-__all__ = ["BATCHES", "BatchTouched", "SizeFree", "Tensor", "same_everywhere"]
+__all__ = ["BATCHES", "BatchTouched", "SizeFree", "SizeFreeTensor", "same_everywhere"]
 
 BATCHES: tuple[Dim, Dim] = (symbol("..."), symbol("...1"))
 """What stands for all leading axes together in a shape: of any sizes, or of size 1."""
@@ -137,7 +137,7 @@ def _closed(indices: Sequence[tuple[str, Dim]], inner: Any) -> tuple[int, Axis, 
 
 
 @dataclass(frozen=True)
-class Tensor:
+class SizeFreeTensor:
     """A tensor by regions.
 
     Attributes:
@@ -158,20 +158,20 @@ class Tensor:
         """What else arrays have, such as a shape, is of numbers. NumPy asks for names of its own, and may not find them."""
         raise AttributeError(name) if name.startswith("__") else Unsupported(f"the {name} of a tensor of any size")
 
-    def swapaxes(self, one: int, other: int) -> Tensor:
+    def swapaxes(self, one: int, other: int) -> SizeFreeTensor:
         order = list(range(self.ndim))
         order[one], order[other] = order[other], order[one]
         return self.transposed(order)
 
-    def transposed(self, order: Sequence[int]) -> Tensor:
+    def transposed(self, order: Sequence[int]) -> SizeFreeTensor:
         """With axes in another order."""
         if self.batch and order[0] != 0:
             raise BatchTouched("a transposition")
         binding = {_place(self.ndim - old): symbol(_place(self.ndim - new)) for new, old in enumerate(order)}
         cells = _each(lambda cell: _renamed(cell, binding), self.cells.transpose(order))
-        return Tensor(tuple(self.axes[old] for old in order), cells, self.batch)
+        return SizeFreeTensor(tuple(self.axes[old] for old in order), cells, self.batch)
 
-    def with_axes(self, added: Sequence[int]) -> Tensor:
+    def with_axes(self, added: Sequence[int]) -> SizeFreeTensor:
         """With axes of size 1, at places of the result."""
         count = self.ndim + len(added)
         new = {axis % count for axis in added}
@@ -182,7 +182,7 @@ class Tensor:
         axes = tuple(_ONE if axis in new else next(rest) for axis in range(count))
         return self._moved({old: position for old, position in enumerate(kept)}, axes)
 
-    def without_axes(self, dropped: Sequence[int]) -> Tensor:
+    def without_axes(self, dropped: Sequence[int]) -> SizeFreeTensor:
         """Without axes of size 1."""
         gone = {axis % self.ndim for axis in dropped}
         if any(self.axes[axis] != _ONE for axis in gone):
@@ -190,12 +190,12 @@ class Tensor:
         kept = [axis for axis in range(self.ndim) if axis not in gone]
         return self._moved({old: new for new, old in enumerate(kept)}, tuple(self.axes[axis] for axis in kept))
 
-    def _moved(self, places: Mapping[int, int], axes: tuple[Axis, ...]) -> Tensor:
+    def _moved(self, places: Mapping[int, int], axes: tuple[Axis, ...]) -> SizeFreeTensor:
         binding = {_place(self.ndim - old): symbol(_place(len(axes) - new)) for old, new in places.items()}
         cells = _each(lambda cell: _renamed(cell, binding), self.cells)
-        return Tensor(axes, cells.reshape([len(axis) for axis in axes]), self.batch)
+        return SizeFreeTensor(axes, cells.reshape([len(axis) for axis in axes]), self.batch)
 
-    def cut(self, axis: int, pieces: Axis) -> Tensor:
+    def cut(self, axis: int, pieces: Axis) -> SizeFreeTensor:
         """With the parts of an axis divided further."""
         if self.axes[axis] == pieces:
             return self
@@ -211,9 +211,9 @@ class Tensor:
             taken.append(_each(partial(_renamed, binding=binding), np.take(self.cells, [number], axis)))
             offset, left = offset + piece, left - piece
         axes = (*self.axes[:axis], pieces, *self.axes[axis + 1 :])
-        return Tensor(axes, np.concatenate(taken, axis), self.batch)
+        return SizeFreeTensor(axes, np.concatenate(taken, axis), self.batch)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: Any) -> SizeFreeTensor:
         """New axes and whole ones, and the only entry of an axis."""
         keys = list(key) if isinstance(key, tuple) else [key]
         if Ellipsis in keys:
@@ -228,7 +228,7 @@ class Tensor:
             raise Unsupported("a part of a tensor")
         return result.without_axes(dropped) if dropped else result
 
-    def __array_function__(self, function: Any, types: Any, arguments: Any, named: Mapping[str, Any]) -> Tensor:
+    def __array_function__(self, function: Any, types: Any, arguments: Any, named: Mapping[str, Any]) -> SizeFreeTensor:
         """NumPy's functions that move entries."""
         if function is np.transpose:
             return self.transposed(arguments[1])
@@ -270,7 +270,7 @@ def _finer(one: Axis, other: Axis) -> Axis:
     return tuple(pieces)
 
 
-def _aligned(tensors: Sequence[Tensor], apart: int | None = None) -> list[Tensor]:
+def _aligned(tensors: Sequence[SizeFreeTensor], apart: int | None = None) -> list[SizeFreeTensor]:
     """Tensors cut alike along each axis that they share, from the last on; one of size 1 is repeated.
 
     Args:
@@ -296,14 +296,16 @@ def _aligned(tensors: Sequence[Tensor], apart: int | None = None) -> list[Tensor
     return result
 
 
-def _concatenated(parts: Sequence[Tensor], axis: int) -> Tensor:
+def _concatenated(parts: Sequence[SizeFreeTensor], axis: int) -> SizeFreeTensor:
     rank = parts[0].ndim
     if any(part.ndim != rank or (part.batch and axis == -rank) for part in parts):
         raise BatchTouched("a concatenation")
     parts = _aligned(parts, axis)
     axes = list(parts[0].axes)
     axes[axis] = tuple(size for part in parts for size in part.axes[axis])
-    return Tensor(tuple(axes), np.concatenate([part.cells for part in parts], axis), frozenset().union(*(p.batch for p in parts)))
+    return SizeFreeTensor(
+        tuple(axes), np.concatenate([part.cells for part in parts], axis), frozenset().union(*(p.batch for p in parts))
+    )
 
 
 class SizeFree(Symbolic):
@@ -314,32 +316,34 @@ class SizeFree(Symbolic):
     def __init__(self) -> None:
         self._indices = _Indices()
 
-    def variable(self, name: str, shape: Sequence[Dim]) -> Tensor:
+    def variable(self, name: str, shape: Sequence[Dim]) -> SizeFreeTensor:
         """A tensor of distinct entries; one whose first size is the batch's has all leading axes."""
         batch = frozenset({name}) if shape and shape[0] in BATCHES else frozenset[str]()
         places = tuple(0 if dim == 1 else symbol(_place(len(shape) - axis)) for axis, dim in enumerate(shape))
         cells = np.empty((1,) * len(shape), object)
         cells[...] = Poly.atom("x", name, places)
-        return Tensor(tuple((dim,) for dim in shape), cells, batch)
+        return SizeFreeTensor(tuple((dim,) for dim in shape), cells, batch)
 
-    def const(self, value: float | int | bool | Fraction) -> Tensor:
+    def const(self, value: float | int | bool | Fraction) -> SizeFreeTensor:
         if isinstance(value, bool):
             raise Unsupported("truth values")
-        return Tensor((), super().const(value))
+        return SizeFreeTensor((), super().const(value))
 
-    def uniform(self, a: Tensor) -> Fraction | None:
+    def uniform(self, a: SizeFreeTensor) -> Fraction | None:
         return super().uniform(a.cells)
 
-    def _map(self, function: Callable[..., Any], *operands: Tensor) -> Tensor:
+    def _map(self, function: Callable[..., Any], *operands: SizeFreeTensor) -> SizeFreeTensor:
         tensors = _aligned(operands)
         rank = max(tensor.ndim for tensor in tensors)
         axes = tuple(
             next((t.axes[axis] for t in tensors if t.ndim >= -axis and t.axes[axis] != _ONE), _ONE) for axis in range(-rank, 0)
         )
         cells = _each(function, *(tensor.cells for tensor in tensors))
-        return Tensor(axes, cells, frozenset().union(*(tensor.batch for tensor in tensors)))
+        return SizeFreeTensor(axes, cells, frozenset().union(*(tensor.batch for tensor in tensors)))
 
-    def _over(self, a: Tensor, axes: tuple[int, ...], keepdims: bool, function: Callable[[list[Any], list[Any]], Poly]) -> Tensor:
+    def _over(
+        self, a: SizeFreeTensor, axes: tuple[int, ...], keepdims: bool, function: Callable[[list[Any], list[Any]], Poly]
+    ) -> SizeFreeTensor:
         """Each region along the axes that go gives its indices and its entry to a function, all together."""
         gone = sorted({axis % a.ndim for axis in axes})
         if a.batch and 0 in gone:
@@ -357,10 +361,10 @@ class SizeFree(Symbolic):
                 regions.append(indices)
                 entries.append(_renamed(a.cells[tuple(at)], binding))
             cells[index] = function(regions, entries)
-        reduced = Tensor(kept, cells, a.batch)
+        reduced = SizeFreeTensor(kept, cells, a.batch)
         return reduced if keepdims else reduced.without_axes(gone)
 
-    def sum(self, a: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    def sum(self, a: SizeFreeTensor, axes: tuple[int, ...], keepdims: bool) -> SizeFreeTensor:
         def total(regions: list[Any], entries: list[Any]) -> Poly:
             result = Poly({})
             for indices, entry in zip(regions, entries, strict=True):
@@ -402,14 +406,16 @@ class SizeFree(Symbolic):
             result = result * Poly.atom("sum", *_closed(bound, inside))
         return result * _product(_size(size) for _, size in own)
 
-    def mean(self, a: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    def mean(self, a: SizeFreeTensor, axes: tuple[int, ...], keepdims: bool) -> SizeFreeTensor:
         count = Poly.constant(1)
         for axis in axes:
             count = count * sum((_size(part) for part in a.axes[axis]), Poly({}))
-        mean: Tensor = self.mul(self.sum(a, axes, keepdims), Tensor((), _each(lambda _: count.inverse(), np.empty((), object))))
+        mean: SizeFreeTensor = self.mul(
+            self.sum(a, axes, keepdims), SizeFreeTensor((), _each(lambda _: count.inverse(), np.empty((), object)))
+        )
         return mean
 
-    def _extreme(self, name: str, a: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    def _extreme(self, name: str, a: SizeFreeTensor, axes: tuple[int, ...], keepdims: bool) -> SizeFreeTensor:
         def extreme(regions: list[Any], entries: list[Any]) -> Poly:
             found = []
             for indices, entry in zip(regions, entries, strict=True):
@@ -419,49 +425,49 @@ class SizeFree(Symbolic):
 
         return self._over(a, axes, keepdims, extreme)
 
-    def max(self, a: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    def max(self, a: SizeFreeTensor, axes: tuple[int, ...], keepdims: bool) -> SizeFreeTensor:
         return self._extreme("max", a, axes, keepdims)
 
-    def min(self, a: Tensor, axes: tuple[int, ...], keepdims: bool) -> Tensor:
+    def min(self, a: SizeFreeTensor, axes: tuple[int, ...], keepdims: bool) -> SizeFreeTensor:
         return self._extreme("min", a, axes, keepdims)
 
-    def equal(self, a: Tensor, b: Tensor) -> Tensor:
+    def equal(self, a: SizeFreeTensor, b: SizeFreeTensor) -> SizeFreeTensor:
         raise Unsupported("truth values")
 
-    def isnan(self, a: Tensor) -> Tensor:
+    def isnan(self, a: SizeFreeTensor) -> SizeFreeTensor:
         raise Unsupported("truth values")
 
-    def isinf(self, a: Tensor, negative: bool, positive: bool) -> Tensor:
+    def isinf(self, a: SizeFreeTensor, negative: bool, positive: bool) -> SizeFreeTensor:
         raise Unsupported("truth values")
 
-    def logic(self, function: Callable[..., np.ndarray], *operands: Tensor) -> Tensor:
+    def logic(self, function: Callable[..., np.ndarray], *operands: SizeFreeTensor) -> SizeFreeTensor:
         raise Unsupported("truth values")
 
-    def where(self, condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    def where(self, condition: SizeFreeTensor, a: SizeFreeTensor, b: SizeFreeTensor) -> SizeFreeTensor:
         raise Unsupported("truth values")
 
-    def einsum(self, subscripts: str, *operands: Tensor) -> Tensor:
+    def einsum(self, subscripts: str, *operands: SizeFreeTensor) -> SizeFreeTensor:
         raise Unsupported("sums over named axes")
 
-    def cast(self, a: Tensor, to: DataType) -> Tensor:
+    def cast(self, a: SizeFreeTensor, to: DataType) -> SizeFreeTensor:
         raise Unsupported("other element types")
 
-    def whole(self, a: Tensor, to: DataType) -> Tensor:
+    def whole(self, a: SizeFreeTensor, to: DataType) -> SizeFreeTensor:
         raise Unsupported("whole numbers")
 
-    def shape(self, a: Tensor) -> tuple[int, ...]:
+    def shape(self, a: SizeFreeTensor) -> tuple[int, ...]:
         raise Unsupported("sizes as numbers")
 
-    def sizes(self, a: Tensor, start: int, stop: int | None) -> np.ndarray:
+    def sizes(self, a: SizeFreeTensor, start: int, stop: int | None) -> np.ndarray:
         raise Unsupported("sizes as numbers")
 
 
-def _regions(tensors: Sequence[Tensor]) -> Iterator[tuple[Any, ...]]:
+def _regions(tensors: Sequence[SizeFreeTensor]) -> Iterator[tuple[Any, ...]]:
     aligned = _aligned(tensors)
     for index in np.ndindex(*aligned[0].cells.shape):
         yield tuple(tensor.cells[index] for tensor in aligned)
 
 
-def same_everywhere(a: Tensor, b: Tensor) -> bool:
+def same_everywhere(a: SizeFreeTensor, b: SizeFreeTensor) -> bool:
     """Whether two tensors of one shape have equal entries."""
     return all(one == other for one, other in _regions([a, b]))
