@@ -17,7 +17,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS, Unsupported, exact
 from mugraph.terms.shape import DataType
 
-__all__ = ["Atom", "Poly", "Symbolic"]
+__all__ = ["Atom", "Poly", "Symbolic", "extremum"]
 
 Atom = tuple[Any, ...]
 """("x", name, index) for an input's entry; (function, Poly, ...) for an application."""
@@ -91,7 +91,7 @@ class Poly:
         return " + ".join(sorted(parts)) or "0"
 
 
-def _extremum(name: str, entries: Iterable[Poly]) -> Poly:
+def extremum(name: str, entries: Iterable[Poly]) -> Poly:
     """The atom of a maximum or minimum over a set: nested ones are one, so it is associative and idempotent."""
     members: set[Poly] = set()
     for entry in entries:
@@ -122,7 +122,7 @@ class Symbolic:
             array[index] = Poly.atom("x", name, index)
         return array
 
-    def const(self, value: float | int | bool | Fraction) -> np.ndarray:
+    def const(self, value: float | int | bool | Fraction) -> Any:
         if isinstance(value, bool):
             return np.asarray(value)
         if isinstance(value, float) and not np.isfinite(value):
@@ -136,7 +136,7 @@ class Symbolic:
         (value,) = values
         return value.terms.get(_ONE, Fraction(0)) if not set(value.terms) - {_ONE} else None
 
-    def _map(self, function: Callable[..., Any], *operands: Any) -> np.ndarray:
+    def _map(self, function: Callable[..., Any], *operands: Any) -> Any:
         if any(np.asarray(x).dtype != object for x in operands):
             raise Unsupported("arithmetic on booleans or indices as polynomials")
         arrays = np.broadcast_arrays(*operands)
@@ -176,10 +176,10 @@ class Symbolic:
         return self.const(0), self.exp(a)
 
     def maximum(self, a: Any, b: Any) -> Any:
-        return self._map(lambda x, y: _extremum("max", (x, y)), a, b)
+        return self._map(lambda x, y: extremum("max", (x, y)), a, b)
 
     def minimum(self, a: Any, b: Any) -> Any:
-        return self._map(lambda x, y: _extremum("min", (x, y)), a, b)
+        return self._map(lambda x, y: extremum("min", (x, y)), a, b)
 
     def less(self, a: Any, b: Any) -> Any:
         raise Unsupported("the order of polynomials")
@@ -246,10 +246,10 @@ class Symbolic:
         return self.mul(self.sum(a, axes, keepdims), self.const(Fraction(1, count)))
 
     def max(self, a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-        return self._reduce(lambda entries: _extremum("max", entries), a, axes, keepdims)
+        return self._reduce(lambda entries: extremum("max", entries), a, axes, keepdims)
 
     def min(self, a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-        return self._reduce(lambda entries: _extremum("min", entries), a, axes, keepdims)
+        return self._reduce(lambda entries: extremum("min", entries), a, axes, keepdims)
 
     def apply(self, function: str, *operands: Any) -> Any:
         return self._map(lambda *entries: Poly.atom(function, *entries), *operands)

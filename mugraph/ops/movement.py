@@ -117,10 +117,10 @@ def _infer_concat(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorT
     first, axis = inputs[0], attrs["axis"]
     if not -first.rank <= axis < 0:
         raise ShapeError(f"Concat on axis {axis} of rank {first.rank}")
+    if any(operand.rank != first.rank for operand in inputs):
+        raise ShapeError("Concat of different ranks")
     total: Dim = 0
     for operand in inputs:
-        if operand.rank != first.rank:
-            raise ShapeError("Concat of different ranks")
         for position in range(-first.rank, 0):
             same = position == axis or same_dim(operand.shape[position], first.shape[position])
             if same is False:

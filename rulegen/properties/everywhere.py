@@ -5,31 +5,71 @@ place, to which broadcasting aligns each of them from the last axis on, however 
 tensors without dimensions holds of all for which both sides have one shape: that which the variables broadcast to. A variable
 that one side lacks must broadcast to the shape of that side, by the property's own conditions.
 
-It says nothing of attributes, which run through the values of :mod:`rulegen.properties.parameters`, nor of element types.
+Where others move entries, or sum over them, both sides are evaluated on tensors whose sizes are symbols
+(:mod:`rulegen.properties.unbounded`): for each rank below that on which the operators act, and once for all ranks above, with
+each axis of each variable of size 1 or of any size. Sizes that typing needs to be equal are. A condition that can be told of such
+types rules cases out; any other is left out, so that more is proved than is said.
+
+It says nothing of attributes, which run through the values of :mod:`rulegen.properties.parameters`, nor of element types. Of
+tensors without entries there is nothing to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, Unsupported
+from mugraph.domains.range import Range
 from mugraph.ops import traits_of
-from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import variables, walk
+from mugraph.ops.interp import evaluate, infer_types
+from mugraph.terms.shape import (
+    DataType,
+    Dim,
+    Shape,
+    SymDim,
+    TensorType,
+    Undecided,
+    Unequal,
+    at_most,
+    evaluate_dim,
+    plain_symbol,
+    symbol,
+)
+from mugraph.terms.term import AttrValue, Term, binding_of, substitute, variables, walk
 from rulegen.properties.cases import Case
-from rulegen.properties.parameters import attribute_choices, stated_types
+from rulegen.properties.parameters import attribute_choices, quantized_variables, stated_types
 from rulegen.properties.symbolic import examined
-from rules_db.trust.condition import Condition
+from rulegen.properties.unbounded import BATCHES, BatchTouched, SizeFree, same_everywhere
+from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.implied import implied
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Verdict
 
 __all__ = ["holds_everywhere"]
 
+_RANKS = (1, 2, 3, 4)
+"""Axes on which operators may act; those before them are the batch."""
+_MOST_CASES = 12_000
+"""Shapes of variables that are tried for one choice of attributes and so many axes."""
+_MOST_SIZES = 8
+"""Symbols in a condition of which all divisions into two kinds are tried."""
+_EQUALITIES = frozenset({"agree", "constant_along", "fits", "ones", "same_shape"})
+"""Guards that say nothing but that sizes are equal, or 1, or one thing or the other; never that some differ."""
+_BATCH_AXES = (1, 2, 4)
+"""How many axes the batch of a variable is where typing or a condition says no: it does so of every choice, or says nothing.
+They differ by 1, 2 and 3, as ranks of which one gets new axes. Ranks that conditions name are at most 5."""
+
 
 def holds_everywhere(axiom: Axiom) -> bool:
     """Whether a property is proved for all sizes and ranks; no says nothing of it."""
-    if not _is_entrywise(axiom) or not all(implied(c, axiom.conditions) for c in _one_shape(axiom)):
+    return _of_numbers(axiom) if _is_entrywise(axiom) else _of_places(axiom)
+
+
+def _of_numbers(axiom: Axiom) -> bool:
+    """The argument of entrywise operators."""
+    if not all(implied(c, axiom.conditions) for c in _one_shape(axiom)):
         return False
     stated = stated_types(axiom)
     types = {name: TensorType(stated.get(name, DataType.FLOAT), ()) for name in axiom.variables}
@@ -50,3 +90,275 @@ def _one_shape(axiom: Axiom) -> Iterator[Condition]:
     for side, other in ((axiom.left, axiom.right), (axiom.right, axiom.left)):
         there = set(variables([other]))
         yield from (Condition("fits", (variable, other)) for variable in variables([side]) if variable not in there)
+
+
+def _of_places(axiom: Axiom) -> bool:
+    """The argument of operators that move and sum."""
+    if not axiom.variables or stated_types(axiom) or quantized_variables(axiom):
+        return False
+    met = False
+    for attrs in attribute_choices(axiom):
+        verdict = _below_some_batch(_Choice(axiom, attrs))
+        if verdict is Verdict.UNKNOWN:
+            return False
+        met |= verdict is Verdict.PROVED
+    return met
+
+
+def _below_some_batch(choice: _Choice) -> Verdict:
+    """Proved, unknown, or refuted where there is nothing to prove at a choice of attributes."""
+    for rank in _RANKS:
+        found = Verdict.REFUTED
+        try:
+            for verdict in choice.verdicts(rank):
+                if verdict is Verdict.UNKNOWN:
+                    return verdict
+                found = verdict if verdict is Verdict.PROVED else found
+        except BatchTouched:
+            continue
+        return found
+    return Verdict.UNKNOWN
+
+
+def _shapes(name: str, rank: int) -> Iterator[Shape]:
+    """Every shape of 1 and any sizes, the deepest first: with the batch, then without."""
+    sizes: list[Dim] = [symbol(f"{name}{axis}") for axis in range(rank)]
+    leads: list[tuple[int, Shape]] = [(rank, (batch,)) for batch in BATCHES]
+    for axes, lead in (*leads, *((axes, ()) for axes in range(rank, -1, -1))):
+        choices: list[tuple[Dim, Dim]] = [(size, 1) for size in sizes[:axes]]
+        yield from ((*lead, *rest) for rest in itertools.product(*choices))
+
+
+class _Choice:
+    """A property at a choice of attributes, on tensors of any size."""
+
+    def __init__(self, axiom: Axiom, attrs: Mapping[str, AttrValue]) -> None:
+        self._names = axiom.variables
+        self._left, self._right = (substitute(side, {}, attrs) for side in (axiom.left, axiom.right))
+        stated = [c.substitute({}, attrs) for c in axiom.conditions if not c.guard.of_values]
+        self._needed = [c.arguments[0] for c in stated if c.predicate == "typed"]
+        self._conditions = [c for c in stated if c.predicate != "typed"]
+        self._attrs = attrs
+        self._told: dict[tuple[Condition, tuple[Shape, ...]], tuple[tuple[str, str], ...] | None] = {}
+
+    def verdicts(self, rank: int) -> Iterator[Verdict]:
+        """What comes of each case, where operators are thought to act on so many of the last axes: proved, or unknown.
+
+        Cases that typing or conditions rule out are left out, as early as some of the variables tell it. Raises BatchTouched
+        where operators act on other axes.
+        """
+        order = {name: number for number, name in enumerate(self._names)}
+
+        def last(terms: Sequence[Term]) -> int:
+            return max((order[variable.name] for variable in variables(terms)), default=-1)
+
+        if any(self._is_false(c, {}) for c in self._conditions if last(c.terms()) < 0):
+            return
+        parts = [[term for term in walk([root]) if term.inputs] for root in (self._left, self._right)]
+        parts += [[term for root in self._needed for term in walk([root]) if term.inputs]]
+        count = 0
+
+        def extend(shapes: dict[str, Shape], at: int, ill: tuple[bool, bool]) -> Iterator[Verdict]:
+            nonlocal count
+            if at == len(self._names):
+                verdict = self._verdict(shapes)
+                if verdict is not Verdict.REFUTED:
+                    yield verdict
+                return
+            for shape in _shapes(self._names[at], rank):
+                count += 1
+                if count > _MOST_CASES:
+                    yield Verdict.UNKNOWN
+                    return
+                given = {**shapes, self._names[at]: shape}
+                left, right, stated = ([term for term in of if last([term]) == at] for of in parts)
+                now = [c for c in self._conditions if last(c.terms()) == at]
+                if any(self._is_false(c, given) for c in now):
+                    continue
+                wrong = (ill[0] or self._is_wrong(left, given), ill[1] or self._is_wrong(right, given))
+                if all(wrong) or self._is_wrong(stated, given):
+                    continue
+                yield from extend(given, at + 1, wrong)
+
+        yield from extend({}, 0, (False, False))
+
+    def _is_wrong(self, terms: Sequence[Term], shapes: Mapping[str, Shape]) -> bool:
+        """Whether one of some terms is known to be ill-typed."""
+        try:
+            return any(self._typed([term], shapes) is None for term in terms)
+        except (BatchTouched, Undecided, KeyError):
+            return False
+
+    def _is_false(self, condition: Condition, shapes: Mapping[str, Shape]) -> bool:
+        """Whether a condition is known to fail, however many leading axes there are."""
+        return self._equal_sizes(condition, shapes) is None
+
+    def _equal_sizes(self, condition: Condition, shapes: Mapping[str, Shape]) -> tuple[tuple[str, str], ...] | None:
+        """Sizes that a condition says to be equal; ``None`` where it fails."""
+        key = (condition, tuple(shapes[variable.name] for variable in variables(condition.terms())))
+        if key not in self._told:
+            self._told[key] = self._asked(condition, shapes)
+        return self._told[key]
+
+    def _verdict(self, shapes: Mapping[str, Shape]) -> Verdict:
+        """Refuted stands for a case that conditions or typing rule out. Raises BatchTouched."""
+        try:
+            stated = self._stated(shapes)
+            if stated is None:
+                return Verdict.REFUTED
+            typed = [self._typed([side], stated) for side in (self._left, self._right)]
+            ways = [None if way is None else self._stated(way) for way in typed]
+            if ways == [None, None]:
+                return Verdict.REFUTED
+            ways = ways[:1] if ways[0] == ways[1] else ways
+            if None in ways or not all(self._is_proved(way) for way in ways if way is not None):
+                return Verdict.UNKNOWN
+        except BatchTouched:
+            raise
+        except (Unsupported, Undecided, KeyError, ValueError):
+            return Verdict.UNKNOWN
+        return Verdict.PROVED
+
+    def _stated(self, shapes: Mapping[str, Shape]) -> dict[str, Shape] | None:
+        """The shapes with what must be equal for the conditions to hold; ``None`` where they cannot. Raises as :meth:`_typed`."""
+        current = self._typed(self._needed, shapes)
+        for condition in self._conditions:
+            equal = None if current is None else self._equal_sizes(condition, current)
+            if equal is None:
+                return None
+            for one, other in equal:
+                current = None if current is None else _equated(current, symbol(one), symbol(other))
+        return current
+
+    def _asked(self, condition: Condition, shapes: Mapping[str, Shape]) -> tuple[tuple[str, str], ...] | None:
+        """What :meth:`_equal_sizes` remembers.
+
+        Guards about equal sizes combine these by "and" and "or" alone. So if one fails for two sizes however else all are divided
+        into two kinds, it fails wherever the two differ; and if it fails where all are equal, it fails.
+        """
+        choices = list(self._all_types(condition.terms(), shapes))
+        answers = [self._of_types(condition, types) for types in choices]
+        if all(answer is False for answer in answers):
+            return None
+        given = self._types(shapes)
+        if condition.predicate not in _EQUALITIES or True in answers:
+            return ()
+        try:
+            sizes = [size for type_ in infer_types(condition.terms(), given).values() for size in type_.shape]
+        except (ValueError, Undecided):
+            return ()
+        plain = {plain_symbol(size) for size in sizes if size != 1}
+        names = sorted(name for name in plain if name is not None)
+        if None in plain or len(names) > _MOST_SIZES:
+            return ()
+
+        def fails(kinds: Sequence[int]) -> bool:
+            binding: dict[str, Dim] = dict(zip(names, kinds, strict=True))
+            return all(self._of_types(condition, _sized(types, binding)) is False for types in choices)
+
+        if fails([2] * len(names)):
+            return None
+        divided = [(2, *kinds) for kinds in itertools.product((2, 3), repeat=len(names) - 1)] if names else []
+        failing = {kinds: fails(kinds) for kinds in divided}
+        return tuple(
+            (names[one], names[other])
+            for one, other in itertools.combinations(range(len(names)), 2)
+            if all(failed for kinds, failed in failing.items() if kinds[one] != kinds[other])
+        )
+
+    def _types(self, shapes: Mapping[str, Shape], batch: Mapping[str, int] = MappingProxyType({})) -> dict[str, TensorType]:
+        """With the batch of each variable as so many axes, or one."""
+        types = {}
+        for name, shape in shapes.items():
+            if shape and shape[0] in BATCHES:
+                lead = [symbol(f"...{axis}") if shape[0] == BATCHES[0] else 1 for axis in range(batch.get(name, 1), 0, -1)]
+                shape = (*lead, *shape[1:])
+            types[name] = TensorType(DataType.FLOAT, shape)
+        return types
+
+    def _all_types(self, roots: Sequence[Term], shapes: Mapping[str, Shape]) -> Iterator[dict[str, TensorType]]:
+        """With every choice of how many axes the batches are of the variables under some terms."""
+        batched = [v.name for v in variables(roots) if shapes[v.name][:1] in [(batch,) for batch in BATCHES]]
+        for counts in itertools.product(_BATCH_AXES, repeat=len(batched)):
+            yield self._types(shapes, dict(zip(batched, counts, strict=True)))
+
+    def _typed(self, roots: Sequence[Term], shapes: Mapping[str, Shape]) -> dict[str, Shape] | None:
+        """The shapes with what must be equal for terms to be well-typed; ``None`` where they are not.
+
+        Raises:
+            Undecided: it depends on sizes otherwise.
+            BatchTouched: leading axes meet others.
+        """
+        current = dict(shapes)
+        while True:
+            try:
+                infer_types(roots, self._types(current))
+            except ValueError:
+                if any(_may_be_typed(roots, types) for types in self._all_types(roots, current)):
+                    raise BatchTouched("as many leading axes as others have axes") from None
+                return None
+            except Unequal as problem:
+                if 1 in problem.dims:  # what may be 1 is so in another case
+                    return None
+                equated = _equated(current, *problem.dims)
+                if equated is None:
+                    return None
+                current = equated
+            else:
+                return current
+
+    def _of_types(self, condition: Condition, types: Mapping[str, TensorType]) -> bool | None:
+        def type_of(term: Term) -> TensorType:
+            return types[term.name] if term.is_var else infer_types([term], types)[term]
+
+        return condition.holds(Facts(type_of, lambda term: Range.top(), binding_of(self._attrs), least=1))
+
+    def _is_proved(self, shapes: Mapping[str, Shape]) -> bool:
+        """Whether both sides have one type and equal entries."""
+        types = infer_types([self._left, self._right], self._types(shapes))
+        if types[self._left] != types[self._right]:
+            return False
+        domain = SizeFree()
+        inputs = {name: domain.variable(name, shape) for name, shape in shapes.items()}
+        values = evaluate([self._left, self._right], domain, inputs)
+        return same_everywhere(values[self._left], values[self._right])
+
+
+def _sized(types: Mapping[str, TensorType], binding: Mapping[str, Dim]) -> dict[str, TensorType]:
+    """Types with sizes in place of symbols; 2 for the others."""
+    others = {name: 2 for t in types.values() for dim in t.shape if isinstance(dim, SymDim) for name in dim.symbols()}
+    whole: dict[str, Dim] = {**others, **binding}
+    return {n: TensorType(t.dtype, tuple(evaluate_dim(dim, whole) for dim in t.shape)) for n, t in types.items()}
+
+
+def _may_be_typed(roots: Sequence[Term], types: Mapping[str, TensorType]) -> bool:
+    try:
+        infer_types(roots, types)
+    except ValueError:
+        return False
+    except Undecided:
+        return True
+    return True
+
+
+def _equated(shapes: Mapping[str, Shape], one: Dim, other: Dim) -> dict[str, Shape] | None:
+    """Shapes in which two sizes are equal; ``None`` where they are not, since no symbol is 1.
+
+    Raises:
+        Undecided: no symbol is what the others say.
+        BatchTouched: it is about leading axes.
+    """
+    difference = one - other
+    if isinstance(difference, int):
+        return None if difference else dict(shapes)
+    if any(name.startswith(".") for name in difference.symbols()):
+        raise BatchTouched("leading axes beside others")
+    for monomial, coefficient in difference.terms:
+        if coefficient in (1, -1) and len(monomial) == 1 and monomial[0][1] == 1:
+            ((name, _),) = monomial
+            rest = symbol(name) - difference * coefficient
+            if isinstance(rest, int) and rest < 2:
+                return None
+            if at_most(0, rest) and (isinstance(rest, int) or name not in rest.symbols()):
+                return {key: tuple(evaluate_dim(dim, {name: rest}) for dim in shape) for key, shape in shapes.items()}
+    raise Undecided(f"whether {one} equals {other}")

@@ -309,3 +309,10 @@ def test_writing_symbolic_dimensions() -> None:
     assert get_operator("Expand").to_onnx({"shape": (n, 4)}, [TensorType(DataType.FLOAT, (4,))], 13).inputs[1] == (n, 4)
     swapped = get_operator("Reshape").to_onnx({"drop": 3, "shape": (s, n, 768)}, [type_], 13)
     assert swapped.inputs[1] == (-1, n, 768)
+
+
+def test_concat_of_different_ranks_is_ill_typed_whatever_else_is_unknown() -> None:
+    n, m = symbol("n"), symbol("m")
+    operands = [TensorType(DataType.FLOAT, shape) for shape in ((2, m), (3, n), (n,))]
+    with pytest.raises(ShapeError, match="different ranks"):
+        get_operator("Concat").types({"axis": -2}, operands)
