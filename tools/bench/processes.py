@@ -8,7 +8,7 @@ did, asked for and waited for tells when so many processors of their own would h
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +37,7 @@ class Timeline:
     @property
     def first(self) -> float:
         """Seconds of the first process."""
-        return sum(what for kind, what in self.steps if kind == "works")
+        return sum(float(what) for kind, what in self.steps if kind == "works")
 
     @property
     def others(self) -> float:
@@ -115,7 +115,7 @@ class Played:
     """
 
     seconds: float
-    idle: Counter[tuple[str, str]]
+    idle: dict[tuple[str, str], float]
 
 
 def played(timeline: Timeline, workers: int, processors: int) -> Played:
@@ -130,7 +130,7 @@ def played(timeline: Timeline, workers: int, processors: int) -> Played:
         stage = what if kind == "ends" else stage
         stages.append(stage)
     stages.reverse()
-    now, idle = 0.0, Counter[tuple[str, str]]()
+    now, idle = 0.0, defaultdict[tuple[str, str], float](float)
     waiting, running, done = deque[int](), dict[int, float](), set[int]()
 
     def pass_on(own: float | None, awaited: int | None, stage: str) -> float:

@@ -160,7 +160,7 @@ def _play(what: str, jobs: str) -> Mapping[str, Any]:
     workers.close()
     timeline = workers.timeline
     alone, beside = (played(timeline, int(jobs), processors) for processors in (int(jobs), int(jobs) + 1))
-    idle = [(stage, at, seconds) for (stage, at), seconds in alone.idle.most_common(5)]
+    idle = [(stage, at, seconds) for (stage, at), seconds in sorted(alone.idle.items(), key=lambda entry: -entry[1])[:5]]
     return {
         "here": timeline.first,
         "others": timeline.others,
