@@ -117,7 +117,9 @@ class PartGate:
         enumeration, self._enumeration = self._enumeration, None
         if enumeration is not None:
             self._journal.put("renaming 0", _paired(enumeration))
-        self._paired = iter([self._journal.get("renaming 0")])
+        found = self._journal.get("renaming 0")
+        assert found is not None, "enumerated, or there"
+        self._paired = iter([found])
 
     def pair_elsewhere(self) -> None:
         """Enumerates and pairs in a worker."""

@@ -11,7 +11,7 @@ follow from several.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any
@@ -52,8 +52,8 @@ _FATES = frozenset([_UNPROVED, _SUSPICIOUS, _LOST])
 """The ends of a pair that becomes no rule."""
 
 
-_AHEAD = 8
-"""Cones for each worker that are looked at together."""
+_AHEAD = 4
+"""Cones for each worker that are looked at ahead of their turn."""
 
 
 @dataclass
@@ -95,13 +95,12 @@ def mine(
     for count, (name, graph) in enumerate(models.items(), 1):
         pieces = itertools.chain(cones(graph, limits), _all_of(graph, limits or Cutting()))
         lifted = sorted(_lifted(pieces, seen), key=lambda c: (c.operators, len(c.roots), str(c.roots)))
-        model, start = "-".join(name.split()), 0
-        while start < len(lifted):
-            window = lifted[start : start + _AHEAD * workers.count]
-            start += len(window)
-            miner.look_ahead(model, window, workers)
-            for cone in window:
-                miner.look_at(model, cone)
+        model, ahead = "-".join(name.split()), iter(lifted)
+        miner.look_ahead(model, itertools.islice(ahead, _AHEAD * workers.count), workers)
+        for cone in lifted:
+            miner.look_at(model, cone)
+            miner.look_ahead(model, itertools.islice(ahead, 1), workers)
+        miner.forget()
         progress(count, len(models))
     return miner.mining
 
@@ -152,6 +151,7 @@ class _Miner:
         self.seed, self.mining, self.prover, self._journal = seed, Mining(), Prover(), journal
         self.plain, self.fused, self.beside, self.hidden = (Normaliser() for _ in range(4))
         self._seen: set[object] = set()
+        self._asked: dict[str, Iterator[list[list[Any]]]] = {}
         self._candidates: dict[object, list[Side]] = {}
 
     def look_at(self, model: str, cone: Cone) -> None:
@@ -162,18 +162,22 @@ class _Miner:
                 self.mining.cones += 1
                 self._enter(model, form)
 
-    def look_ahead(self, model: str, window: Sequence[Cone], workers: UnitWorkers) -> None:
-        """Has workers find out what will be asked of some cones, as the rules found so far normalise them.
+    def look_ahead(self, model: str, cones: Iterable[Cone], workers: UnitWorkers) -> None:
+        """Has workers find out what will be asked of cones, as the rules found so far normalise them.
 
         Each is asked again in its turn, when all rules before it are there: what was found out for another form is not used.
         """
         if workers.count == 1:
             return
-        forms = {_key(model, form): form for cone in window for form in self._forms(cone) if cone_key(form) not in self._seen}
-        new = {key: form for key, form in forms.items() if self._journal.get(key) is None}
-        units = [[self.seed, model, *_packed(form)] for form in new.values()]
-        for key, record in zip(new, sent_by(workers, record_data, units, _read), strict=True):
-            self._journal.put(key, record)
+        for cone in cones:
+            for form in self._forms(cone):
+                key = _key(model, form)
+                if cone_key(form) not in self._seen and self._journal.get(key) is None and key not in self._asked:
+                    self._asked[key] = sent_by(workers, record_data, [[self.seed, model, *_packed(form)]], _read)
+
+    def forget(self) -> None:
+        """The model is done: what was asked of forms that no cone has any more is not waited for."""
+        self._asked.clear()
 
     def _forms(self, cone: Cone) -> Iterator[Cone]:
         """The cone as the rules found so far normalise it; rules that are found on the way count for what follows."""
@@ -216,7 +220,9 @@ class _Miner:
 
     def _recalled(self, model: str, cone: Cone) -> list[tuple[Side, str]]:
         """The programs that agree with a cone, and what became of each, from the journal where the cone was looked at before."""
-        record = self._journal.recalled(_key(model, cone), partial(self.record, model, cone))
+        key = _key(model, cone)
+        asked = self._asked.pop(key, None)
+        record = self._journal.recalled(key, partial(self.record, model, cone) if asked is None else partial(next, asked))
         return [(tuple(map(parse_term, roots)), fate) for roots, fate in record]
 
     def record(self, model: str, cone: Cone) -> list[list[Any]]:

@@ -9,24 +9,29 @@ several) and ``axioms``. What is measured for memory runs in a process of its ow
 from __future__ import annotations
 
 import argparse
-import heapq
 import json
 import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 from rich.console import Console
 from rich.table import Table
 
+from mugraph.graph import Graph
+from mugraph.onnx import load
 from rulegen.enumerate.enumeration import enumerate_terms
 from rulegen.grow.stages import grow, grow_parts
+from rulegen.mine.miner import mine
 from rulegen.properties.report import properties_report
 from rulegen.prove.prover import Prover
 from rulegen.share.audit import audit
@@ -36,10 +41,15 @@ from rules_db.exchange import format_rules
 from rules_db.library import shipped_rules
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Verdict
+from tools.bench.processes import TracedProcesses, played
 from tools.mutations import attack, corpus
+from tools.ship.spellings import build
 
 TASO_SECONDS, TASO_MB, TASO_RULES = 113, 7100, 619
 """TASO's generator at three operators (SOSP'19 artefact, measured: facts of the paper's space)."""
+
+MINED = ("attention-both-scaled-mask-guard", "layer-norm-power")
+"""The spellings that are mined where processes are compared."""
 
 console = Console()
 Row = Sequence[object]
@@ -111,71 +121,53 @@ def _deeper(part: str, max_ops: str, counted: str) -> Mapping[str, Any]:
     }
 
 
-def _share(group: str, jobs: str) -> Mapping[str, Any]:
-    """A growth by so many processes: seconds of the clock, and of this processor and those of the others."""
-    start, began = time.perf_counter(), time.process_time()
+def _spellings() -> Mapping[str, Graph]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.onnx"
+
+        def graph(name: str) -> Graph:
+            onnx.save(build(name), path)
+            return load(path).graph
+
+        return {name: graph(name) for name in MINED}
+
+
+def _shared(what: str, workers: UnitWorkers, show: Callable[[str], None]) -> str:
+    """The rules of a group, or those that are mined from the spellings of :data:`MINED`."""
+    if what == "mine":
+        return format_rules(mine(_spellings(), progress=lambda done, _: show(f"model {done}"), workers=workers).rules)
+    return format_rules(rule for growth in grow_parts(GROUPS[what], show=show, workers=workers) for rule in growth.rules)
+
+
+def _share(what: str, jobs: str) -> Mapping[str, Any]:
+    """Growth or mining by so many processes: seconds of the clock, and of processors with imports."""
+    start = time.perf_counter()
     with open_workers(int(jobs)) as workers:
-        growths = grow_parts(GROUPS[group], workers=workers)
-    here, clock = time.process_time() - began, time.perf_counter() - start
+        text = _shared(what, workers, lambda text: None)
     others = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text = format_rules(rule for growth in growths for rule in growth.rules)
-    return {"clock": clock, "here": here, "others": others.ru_utime + others.ru_stime, "text": text}
+    return {
+        "clock": time.perf_counter() - start,
+        "here": time.process_time(),
+        "others": others.ru_utime + others.ru_stime,
+        "text": text,
+    }
 
 
-class _Modelled(UnitWorkers):
-    """Does units in this process, and tells when so many processors of their own would have done them.
-
-    Who waits first is served first. Seconds are those of this processor, so that a busy machine tells nearly the same as a quiet
-    one. What a process has to find out for itself that another one knows already is not counted.
-
-    Attributes:
-        now: seconds until now, were they others' processors.
-        here, others: seconds of the first process and of the others.
-    """
-
-    are_own = True
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.now = self.here = self.others = 0.0
-        self._free = [0.0] * count
-        self._mark = time.process_time()
-
-    def pause(self) -> None:
-        """Counts what the first process did since the last pause."""
-        spent = time.process_time() - self._mark
-        self.now, self.here = self.now + spent, self.here + spent
-
-    def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
-        self.pause()
-        results = []
-        for unit in units:
-            began = time.process_time()
-            result = function(unit)
-            spent = time.process_time() - began
-            done = max(self.now, heapq.heappop(self._free)) + spent
-            heapq.heappush(self._free, done)
-            self.others += spent
-            results.append((result, done))
-        self._mark = time.process_time()
-        return self._given(results)
-
-    def _given(self, results: Sequence[tuple[Any, float]]) -> Iterator[Any]:
-        for result, done in results:
-            self.pause()
-            self.now = max(self.now, done)
-            self._mark = time.process_time()
-            yield result
-
-
-def _model(group: str, jobs: str) -> Mapping[str, Any]:
-    """A growth by so many processors of a quiet machine, as it would be: seconds in all, and of the first and the others."""
-    start = time.process_time()  # of the imports
-    workers = _Modelled(int(jobs))
-    growths = grow_parts(GROUPS[group], workers=workers)
-    workers.pause()
-    text = format_rules(rule for growth in growths for rule in growth.rules)
-    return {"clock": start + workers.now, "here": start + workers.here, "others": workers.others, "text": text}
+def _play(what: str, jobs: str) -> Mapping[str, Any]:
+    """Growth or mining by so many processes, as it would be were as many processors, or one more, theirs alone."""
+    workers = TracedProcesses(int(jobs))
+    text = _shared(what, workers, workers.stage)
+    workers.close()
+    timeline = workers.timeline
+    alone, beside = (played(timeline, int(jobs), processors) for processors in (int(jobs), int(jobs) + 1))
+    idle = [(stage, at, seconds) for (stage, at), seconds in sorted(alone.idle.items(), key=lambda entry: -entry[1])[:5]]
+    return {
+        "here": timeline.first,
+        "others": timeline.others,
+        "seconds": (alone.seconds, beside.seconds),
+        "idle": idle,
+        "text": text,
+    }
 
 
 def _left(growth: Mapping[str, Any], stage: str) -> int:
@@ -204,7 +196,7 @@ TASKS: dict[str, Callable[..., Mapping[str, Any]]] = {
     "grow": _grow,
     "deeper": _deeper,
     "share": _share,
-    "model": _model,
+    "play": _play,
     "classes": _classes,
     "attack": _attack,
 }
@@ -320,22 +312,24 @@ def determinism(group: str = "lowrank", max_ops: int = 3) -> None:
     _show(f"Determinism, {group} at {max_ops} operators", ["what", "holds"], rows)
 
 
-def processes(groups: Sequence[str] = ("taso", "attention", "linear", "conv")) -> None:
-    """What several processes gain: on so many quiet cores, of processor seconds, and by the clock of this machine."""
+def processes(whats: Sequence[str] = ("taso", "attention", "linear", "conv", "mine")) -> None:
+    """What several processes gain: were so many processors, or one more for the first process, theirs alone; and by the clock."""
     rows: list[Row] = []
-    for group in groups:
-        alone = _fresh("share", group, 1)
-        whole = _fresh("model", group, 1)["clock"]
+    for what in whats:
+        alone = _fresh("share", what, 1)
+        rows.append((what, 1, alone["here"], 0.0, *[""] * 5))
         for jobs in (2, 8):
-            model = _fresh("model", group, jobs)
-            rows.append(
-                (group, jobs, model["here"], model["others"], model["clock"], whole / model["clock"], _same(model, alone), "")
-            )
-        shared = _fresh("share", group, 2)
-        faster = f"{alone['clock']:.1f} / {shared['clock']:.1f} = {alone['clock'] / shared['clock']:.2f}"
-        rows.append((group, "2, measured", shared["here"], shared["others"], "", "", _same(shared, alone), faster))
-        console.print(*rows[-1], style="dim")
-    columns = ["group", "processes", "processor s, first", "others", "s, modelled", "times faster", "same rules", "by the clock"]
+            model = _fresh("play", what, jobs)
+            each = [cell for seconds in model["seconds"] for cell in (seconds, alone["here"] / seconds)]
+            rows.append((what, jobs, model["here"], model["others"], *each, _same(model, alone)))
+            console.print(*rows[-1], style="dim")
+            for stage, at, seconds in model["idle"]:
+                console.print(
+                    f"  idle {seconds:.2f} s before {stage}, while the first process is at {at}", style="dim", markup=False
+                )
+        shared = _fresh("share", what, 2)
+        console.print(f"{what}: by the clock {alone['clock']:.1f} / {shared['clock']:.1f} s, {_same(shared, alone)}", style="dim")
+    columns = ["what", "processes", "processor s, first", "others", "s", "times", "s, one more processor", "times", "same rules"]
     _show("Processes", columns, rows)
 
 

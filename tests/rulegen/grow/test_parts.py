@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rulegen.grow import candidates, certification, selection, stages
+from rulegen.grow import candidates, certification, selection, shards, stages
 from rulegen.grow.recorded import recorded
 from rulegen.grow.stages import grow_parts
 from rulegen.journal import Journal
@@ -80,6 +80,36 @@ def test_units_of_every_kind_give_the_same_rules(count: int, alone: str) -> None
     assert grown(workers) == alone
     assert {*TASKS} - {*workers.units} == ({"prospect_data"} if count == 1 else set())
     assert workers.units["paired_data"] == len(PARTS) - 1, "the first is shared among all"
+
+
+class Noting(UnitWorkers):
+    """Does units when their results are asked for, and notes what is asked for and waited for."""
+
+    count = 2
+    are_own = True
+
+    def __init__(self) -> None:
+        self.notes: list[tuple[str, str]] = []
+
+    def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
+        self.notes += [("asks", function.__name__)] * len(units)
+        return self._given(function, units)
+
+    def _given(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
+        for unit in units:
+            self.notes.append(("waits", function.__name__))
+            yield function(unit)
+
+
+def test_others_have_something_to_do_where_one_process_is_alone_at_something(monkeypatch: pytest.MonkeyPatch, alone: str) -> None:
+    monkeypatch.setattr(shards, "PIECE", 300 * 8)
+    workers = Noting()
+    assert grown(workers) == alone
+    notes, last = workers.notes, {note: place for place, note in enumerate(workers.notes)}
+    assert last["waits", "first_keys_data"] < notes.index(("asks", "paired_data")), "while the first part is paired"
+    assert last["asks", "declared_data"] < notes.index(("waits", "delta_data")), "until the last candidate passes the gate"
+    counts = Counter(notes)
+    assert 0 < counts["waits", "prospect_data"] < counts["asks", "prospect_data"], "what is derived meanwhile is not waited for"
 
 
 def test_proofs_are_not_asked_of_what_others_under_way_seem_to_derive() -> None:
