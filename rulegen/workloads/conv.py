@@ -314,4 +314,22 @@ CONV = (
         sizes=VALID,
         samples=16,
     ),
+    # The image itself beside a depthwise convolution of it is one with a kernel of a single one, enlarged by what the pads tell.
+    Workload(
+        name="conv-beside-itself",
+        variables={"x": "[n,c,h,w]", "D": "[c,1,3,3]", "b": "[c]"},
+        operators=(
+            f"{conv('c')}(x, of_3x3)",
+            f"{conv('c')}(x, of_3x3, b)",
+            f"{pad(1)}(of_1x1)",
+            "Add(of_3x3, of_3x3)",
+            "Add(of_hxw, of_hxw)",
+        ),
+        constants=("Ones[shape=(c,1,1,1)]()",),
+        uses={"x": 2, "D": 1, "b": 1, "Ones": 1, "Conv": 1},
+        max_ops=3,
+        macros=True,
+        sizes=SPATIAL,
+        determined=True,
+    ),
 )

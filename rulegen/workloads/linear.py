@@ -140,4 +140,13 @@ LINEAR = (
         ),
         uses=dict.fromkeys("xysv", 1) | {"z": 2},
     ),
+    # Positions that are added in front of a product are added behind it, with the bias: as constants they are one with it.
+    Workload(
+        name="linear-positions",
+        variables={"X": "[m,k]", "P": "[m,k]", "W": "[k,n]", "b": "[n]"},
+        operators=("MatMul(of_k, W)", "Add(X, P)", "Add(of_n, b)", "Add(of_n, of_n)"),
+        uses={"X": 1, "P": 1, "W": 2, "b": 1},
+        max_ops=5,
+        macros=True,
+    ),
 )

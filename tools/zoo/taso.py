@@ -2,8 +2,9 @@
 
 ResNet-50, ResNeXt-50 (grouped convolutions), NasNet-A (cells of separable convolutions, pools and sums), NasRNN (a recurrent
 cell of many small products that share operands) and BERT. Beside them two whose kernels of 1x1 may be enlarged: SqueezeNet,
-where they stand beside one of 3x3, and RepVGG as it is trained, where they are added to it; and Inception-v3, whose branches
-share what they read. Random weights that keep the activations' scale; convolutions without normalisation, as TASO has them.
+where they stand beside one of 3x3, and RepVGG as it is trained, where they are added to it; Inception-v3, whose branches
+share what they read; and two that add positions, DETR's encoder and UniFormer. Random weights that keep the activations'
+scale; convolutions without normalisation, as TASO has them.
 """
 
 from __future__ import annotations
@@ -140,6 +141,34 @@ def bert(seed: int = 0, batch: int = 1, layers: int = 12, hidden: int = 768, len
     return b.model("bert", {"x": (length, hidden)}, x)
 
 
+def detr(seed: int = 0, batch: int = 1, layers: int = 6, hidden: int = 256, length: int = 850) -> onnx.ModelProto:
+    """DETR's encoder on the 25×34 positions of an image of 800×1066 (Carion et al., ECCV 2020): each layer adds the positions to
+    what queries and keys are made of, but not the values. The image's projected features as input, nothing masked.
+    """
+    b, heads = _ModelBuilder(seed, batch), hidden // 32
+    scale, apart, side = b.number(32**-0.5), b.integers(batch, length, heads, 32), b.integers(batch, length, hidden)
+    positions = b.weight(1, length, hidden)
+
+    def linear(x: str, inputs: int, outputs: int) -> str:
+        return b.node("Add", b.node("MatMul", x, b.weight(inputs, outputs)), b.weight(outputs))
+
+    def split(x: str, perm: list[int]) -> str:
+        return b.node("Transpose", b.node("Reshape", linear(x, hidden, hidden), apart), perm=perm)
+
+    def normalised(x: str) -> str:
+        return b.node("LayerNormalization", x, b.weight(hidden), b.weight(hidden), axis=-1, epsilon=1e-5)
+
+    x = "x"
+    for _ in range(layers):
+        placed = b.node("Add", x, positions)
+        query, key, value = split(placed, [0, 2, 1, 3]), split(placed, [0, 2, 3, 1]), split(x, [0, 2, 1, 3])
+        scores = b.node("Softmax", b.node("MatMul", b.node("Mul", query, scale), key), axis=-1)
+        attended = b.node("Reshape", b.node("Transpose", b.node("MatMul", scores, value), perm=[0, 2, 1, 3]), side)
+        x = normalised(b.node("Add", x, linear(attended, hidden, hidden)))
+        x = normalised(b.node("Add", x, linear(b.node("Relu", linear(x, hidden, 8 * hidden)), 8 * hidden, hidden)))
+    return b.model("detr", {"x": (length, hidden)}, x)
+
+
 def nasnet_a(seed: int = 0, batch: int = 1, channels: int = 64, cells: int = 3) -> onnx.ModelProto:
     """NasNet-A's normal and reduction cells (Zoph et al., CVPR 2018, figure 4) at 3×224×224."""
     b = _ModelBuilder(seed, batch)
@@ -274,6 +303,56 @@ def repvgg_a0(seed: int = 0, batch: int = 1) -> onnx.ModelProto:
     return b.model("repvgg_a0", {"x": (3, 224, 224)}, b.node("GlobalAveragePool", x))
 
 
+def uniformer(seed: int = 0, batch: int = 1) -> onnx.ModelProto:
+    """UniFormer-S at 3×224×224 (Li et al., ICLR 2022): each block adds a depthwise convolution of the image to the image, as its
+    positions; two stages of depthwise and pointwise convolutions follow, then two of attention.
+    """
+    b = _ModelBuilder(seed, batch)
+    b.channels["x"] = 3
+
+    def positioned(x: str) -> str:
+        return b.node("Add", x, b.conv(x, b.channels[x], 3, group=b.channels[x], relu=False, bias=True))
+
+    def pointwise(x: str, out: int) -> str:
+        return b.conv(x, out, 1, relu=False, bias=True)
+
+    def local(x: str) -> str:
+        x, width = positioned(x), b.channels[x]
+        near = b.conv(pointwise(x, width), width, 5, group=width, relu=False, bias=True)
+        x = b.node("Add", x, pointwise(near, width))
+        return b.node("Add", x, pointwise(b.node("Gelu", pointwise(x, 4 * width)), width))
+
+    def linear(x: str, inputs: int, outputs: int) -> str:
+        return b.node("Add", b.node("MatMul", x, b.weight(inputs, outputs)), b.weight(outputs))
+
+    def normalised(x: str, width: int) -> str:
+        return b.node("LayerNormalization", x, b.weight(width), b.weight(width), axis=-1, epsilon=1e-6)
+
+    def attending(x: str, side: int) -> str:
+        width, image = b.channels[x], positioned(x)
+        scale, apart = b.number(64**-0.5), b.integers(batch, side * side, width // 64, 64)
+        x = b.node("Transpose", b.node("Reshape", image, b.integers(batch, width, side * side)), perm=[0, 2, 1])
+        y = normalised(x, width)
+        query, key, value = (
+            b.node("Transpose", b.node("Reshape", linear(y, width, width), apart), perm=perm)
+            for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
+        )
+        scores = b.node("Softmax", b.node("Mul", b.node("MatMul", query, key), scale), axis=-1)
+        joined = b.node("Transpose", b.node("MatMul", scores, value), perm=[0, 2, 1, 3])
+        x = b.node("Add", x, linear(b.node("Reshape", joined, b.integers(batch, side * side, width)), width, width))
+        y = b.node("Gelu", linear(normalised(x, width), width, 4 * width))
+        x = b.node("Transpose", b.node("Add", x, linear(y, 4 * width, width)), perm=[0, 2, 1])
+        return b.node("Reshape", x, b.integers(batch, width, side, side), channels=width)
+
+    x, side = "x", 224
+    for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (320, 8), (512, 3))):
+        patch = 2 if stage else 4
+        x, side = b.conv(x, width, patch, patch, relu=False, bias=True, same=False), side // patch
+        for _ in range(blocks):
+            x = attending(x, side) if stage > 1 else local(x)
+    return b.model("uniformer", {"x": (3, 224, 224)}, b.node("GlobalAveragePool", x))
+
+
 class TasoModel(Protocol):
     """Makes a model of random weights."""
 
@@ -289,6 +368,8 @@ TASO_MODELS: dict[str, TasoModel] = {
     "squeezenet": squeezenet,
     "inception_v3": inception_v3,
     "repvgg_a0": repvgg_a0,
+    "detr": detr,
+    "uniformer": uniformer,
 }
 """Name to what makes the model; the names of two are those of others that torch exports."""
 

@@ -139,14 +139,35 @@ PROFITS = {
 }
 
 
+MODELS = {
+    # A layer of DETR's encoder: positions are added to what queries and keys are made of, and the values share the product.
+    "linear": Profit(
+        "5f9e9145",
+        ("float16[1,850,256] x", "float16[1,850,256] q, float16[1,850,256] k, float16[1,850,256] v"),
+        "e = Add(x, p) a = MatMul(e, w) q = Add(a, b) c = MatMul(e, u) k = Add(c, d) f = MatMul(x, t) v = Add(f, g)",
+        {"p": (1, 850, 256), **dict.fromkeys("wut", (256, 256)), **dict.fromkeys("bdg", (256,))},
+        np.float16,
+    ),
+    # UniFormer's positions: an image and a depthwise convolution of it.
+    "conv": Profit(
+        "83084bd4",
+        ("float16[1,128,28,28] x", "float16[1,128,28,28] y"),
+        "c = Conv<pads=[1,1,1,1], group=128>(x, w, b) y = Add(x, c)",
+        {"w": (128, 1, 3, 3), "b": (128,)},
+        np.float16,
+    ),
+}
+"""Parts of whole models that profit, and the rules by which they do (docs/generator.md)."""
+
+
 @cache
 def grown() -> tuple[Rule, ...]:
     """What ships of the groups that are grown; what is spelled or mined recognises some of it, too."""
     return tuple(rule for rule in shipped_rules() if rule.provenance.get("group") in GROUPS)
 
 
-def the_rule(group: str) -> Rule:
-    (rule,) = (rule for rule in grown() if rule.id.startswith(PROFITS[group].rule))
+def the_rule(group: str, profits: dict[str, Profit] = PROFITS) -> Rule:
+    (rule,) = (rule for rule in grown() if rule.id.startswith(profits[group].rule))
     assert rule.provenance["group"] == group
     return rule
 
@@ -183,5 +204,12 @@ def test_taso_lacks_it(group: str) -> None:
 @pytest.mark.parametrize("group", PROFITS)
 def test_a_model_profits(group: str) -> None:
     model, rule = PROFITS[group].model(), the_rule(group)
+    costs = [measure(model, rules, "h200", frozenset(), expansions=40).cost for rules in (grown(), without(rule))]
+    assert costs[0] < 0.95 * costs[1], costs
+
+
+@pytest.mark.parametrize("group", MODELS)
+def test_a_whole_model_has_such_parts(group: str) -> None:
+    model, rule = MODELS[group].model(), the_rule(group, MODELS)
     costs = [measure(model, rules, "h200", frozenset(), expansions=40).cost for rules in (grown(), without(rule))]
     assert costs[0] < 0.95 * costs[1], costs
