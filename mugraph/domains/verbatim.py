@@ -106,7 +106,8 @@ class Verbatim(Symbolic):
         return known
 
     def _map(self, function: Callable[..., Any], *operands: Any) -> np.ndarray:
-        return super()._map(function, *map(self._expressions, operands))
+        mapped: np.ndarray = super()._map(function, *map(self._expressions, operands))
+        return mapped
 
     def _applied(self, *parts: Any) -> Callable[..., SpelledEntry]:
         return lambda *entries: self._entry(*parts, *entries)

@@ -18,8 +18,11 @@ from rewriter.cost.store import default_profile_path
 from rewriter.run.faults import USER_ERRORS
 from rewriter.run.options import Options
 from rewriter.runtime_env import environment
+from rules_db.late import LateModule
 
 __all__ = ["main"]
+
+_filling = LateModule("rewriter.cli.filling")  # no other command searches
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -55,9 +58,7 @@ def list_command() -> None:
 @click.option("--budget", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Seconds a model.")
 def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **written: Any) -> None:
     """Measures the operators of MODELS, and those that rewriting them leads to."""
-    from rewriter.cli.filling import fill  # no other command searches
-
-    for line in fill(models, rules, budget, Options(**values_of_flags(Options, written))):
+    for line in _filling.fill(models, rules, budget, Options(**values_of_flags(Options, written))):
         _out().print(escape(line))
 
 

@@ -15,8 +15,11 @@ from mugraph.interrupts import INTERRUPTED_EXIT
 from rewriter.cli.flags import GroupedCommand, GroupedOption, flags
 from rewriter.run.clock import process_seconds
 from rewriter.run.options import Options
+from rules_db.late import LateModule
 
 __all__ = ["main", "run"]
+
+_running = LateModule("rewriter.cli.running")  # who asks for help needs nothing of it
 
 
 @click.command(cls=GroupedCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -71,9 +74,7 @@ def main(
     **written: Any,
 ) -> None:
     """Writes an equivalent, faster MODEL, or the original where nothing is better."""
-    from rewriter.cli.running import Request, run_request  # who asks for help needs nothing of it
-
-    run_request(Request(model, output, json_file, report, verify, verbose, written, began))
+    _running.run_command(_running.CommandWords(model, output, json_file, report, verify, verbose, written, began))
 
 
 def run() -> None:

@@ -26,12 +26,15 @@ from rewriter.run.options import Options
 from rewriter.run.outcome import Outcome
 from rewriter.run.target import may_have_kernels
 from rules_db.files import write_text
+from rules_db.late import LateModule
 
-__all__ = ["Request", "run_request"]
+__all__ = ["CommandWords", "run_command"]
+
+_verify, _of_run = LateModule("rewriter.cli.verify"), LateModule("rewriter.report.of_run")  # few runs ask for them
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class CommandWords:
     """The words of the command.
 
     Attributes:
@@ -58,28 +61,26 @@ class Request:
         return 0.0 if self.began is None else time.monotonic() - self.began
 
 
-def run_request(request: Request) -> None:
+def run_command(words: CommandWords) -> None:
     """Does what was asked for. Where it fails the process ends with one line and an exit code."""
     console = result_console(
-        stderr=request.output is not None and is_device(request.output) and same_file(request.output, "/dev/stdout")
+        stderr=words.output is not None and is_device(words.output) and same_file(words.output, "/dev/stdout")
     )
     try:
-        if request.verify:
-            from rewriter.cli.verify import print_verdicts
-
-            sys.exit(print_verdicts(request.model, console))
-        check_targets(request.model, request.output, {"--json": request.json_file, "--report": request.report}, request.written)
-        options, aside = Options(**values_of_flags(Options, request.written)), Console(stderr=True)
-        if request.verbose:
+        if words.verify:
+            sys.exit(_verify.print_verdicts(words.model, console))
+        check_targets(words.model, words.output, {"--json": words.json_file, "--report": words.report}, words.written)
+        options, aside = Options(**values_of_flags(Options, words.written)), Console(stderr=True)
+        if words.verbose:
             log_to(aside)
         end = options.budget if options.keeps_to_budget else None
-        with watched(aside, end, request.spent) as tell, Scratch() as scratch:
-            if request.report is None:
-                outcome = optimize(request.model, request.output, options, tell, request.spent)
+        with watched(aside, end, words.spent) as tell, Scratch() as scratch:
+            if words.report is None:
+                outcome = optimize(words.model, words.output, options, tell, words.spent)
             else:
-                outcome = _reported(request, request.report, options, tell, scratch.path)
-        if request.json_file is not None:
-            write_text(request.json_file, outcome.to_json() + "\n")
+                outcome = _reported(words, words.report, options, tell, scratch.path)
+        if words.json_file is not None:
+            write_text(words.json_file, outcome.to_json() + "\n")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT)
     except USER_ERRORS as problem:
@@ -90,7 +91,7 @@ def run_request(request: Request) -> None:
         click.echo(f"onnx-superopt: {name}: {problem.strerror}; free space, or set TMPDIR to another directory", err=True)
         sys.exit(2)
     except Exception as problem:  # before the model was read, or while the original was written
-        if raises_faults(bool(request.written["debug"])):
+        if raises_faults(bool(words.written["debug"])):
             raise
         click.echo(f"onnx-superopt: {Fault.of(problem, 'running')}; nothing was written", err=True)
         sys.exit(FAULT_EXIT)
@@ -102,20 +103,18 @@ def run_request(request: Request) -> None:
         sys.exit(FAULT_EXIT)
 
 
-def _reported(request: Request, report: Path, options: Options, tell: Callable[[str], None], folder: Path) -> Outcome:
+def _reported(words: CommandWords, report: Path, options: Options, tell: Callable[[str], None], folder: Path) -> Outcome:
     """A run with a page about it, whose libraries no other run needs.
 
     Args:
         folder: for what lasts as long as the run.
     """
-    from rewriter.report.of_run import main_graph, run_page
-
-    before = main_graph(request.model)
+    before = _of_run.main_graph(words.model)
     if options.kernels_folder is None and may_have_kernels(options):
         options = replace(options, kernels_folder=folder / "kernels")
-    outcome = optimize(request.model, request.output, options, tell, request.spent)
+    outcome = optimize(words.model, words.output, options, tell, words.spent)
     if before is not None:
         tell("writing the report")
-        after = main_graph(Path(outcome.output)) or before
-        write_text(report, run_page(outcome, before, after, options.rules, options.kernels_folder or folder))
+        after = _of_run.main_graph(Path(outcome.output)) or before
+        write_text(report, _of_run.run_page(outcome, before, after, options.rules, options.kernels_folder or folder))
     return outcome

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -14,9 +13,7 @@ from rewriter.reference import Error
 from rewriter.run.footprint import ModelFootprint
 from rewriter.run.outcome import Outcome
 from rewriter.run.timings import Timing
-
-if TYPE_CHECKING:
-    from rewriter.search.explain import NearMiss
+from rewriter.search.misses import NearMiss
 
 __all__ = ["print_explanations", "print_summary"]
 

@@ -26,6 +26,7 @@ from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall_all, time_of
 from rewriter.cost.store import ProfileStore
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.processes import KernelTimer, Trial
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured, compile_ahead, compiled_trials
@@ -33,10 +34,10 @@ from rewriter.kernels.programs import Scheduled, compile_kernels, constant_input
 from rewriter.kernels.proposals import KernelProposals, forever
 from rewriter.kernels.schemes.search import SchemeProposals
 from rewriter.kernels.text.thread import NotGenerated
-from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.compile import Compiler
 from rewriter.kernels.within import kernels_of
 from rewriter.search.candidate import Candidate
-from rewriter.search.explain import NearMiss
+from rewriter.search.misses import NearMiss
 from rewriter.search.moves import Moves
 from rules_db.entries import not_used, read_all
 from rules_db.files import StoreError, cache_folder

@@ -29,13 +29,14 @@ from rewriter.cost.schedules import SchedulePrices, points_of
 from rewriter.cost.schedules.cpu import blocks_a_thread
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels import c
+from rewriter.kernels.architecture import DEFAULT_ARCHITECTURES, Architecture
 from rewriter.kernels.c import CSource
 from rewriter.kernels.c.compile import Level, NotBuilt
 from rewriter.kernels.c.objects import FEATURES, ObjectCompiler
 from rewriter.kernels.kept import key_of
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.codegen import generate
-from rewriter.kernels.triton.compile import DEFAULT_ARCHITECTURES, Architecture, Binary, Compiler, NotCompiled
+from rewriter.kernels.triton.compile import Binary, Compiler, NotCompiled
 from rewriter.kernels.triton.plans import attributes_of, choice_of, plan_of
 from rewriter.kernels.triton.source import Source
 from rewriter.runtime.plan import ObjectImage, Plan, cpu_attributes

@@ -23,10 +23,11 @@ from mugraph.onnx.parse import opset_of, parse
 from mugraph.onnx.scopes import nested_nodes, nested_tensors
 from mugraph.onnx.weights import Weights
 from mugraph.ops import NotExpressible, NotUnderstood, get_operator
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.c.compile import LEVELS
 from rewriter.kernels.c.objects import FEATURES, ObjectCompiler
 from rewriter.kernels.programs import Scheduled, compile_kernels, compile_on_cpu
-from rewriter.kernels.triton.compile import Architecture, Compiler, compiler_is_here
+from rewriter.kernels.triton.compile import Compiler, compiler_is_here
 from rewriter.runtime.plan import unpack_images, unpack_objects
 from rewriter.runtime_env import c_compiler_version
 

@@ -22,7 +22,7 @@ from rewriter.run.remembering import Verdicts
 from rewriter.run.workbench import Workbench
 from rewriter.run.writing import write
 from rewriter.search.candidate import Candidate
-from rewriter.search.explain import NearMiss
+from rewriter.search.misses import NearMiss
 
 __all__ = ["recalled_or_decided"]
 

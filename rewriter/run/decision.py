@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from mugraph.graph import Graph
 from mugraph.onnx import Model, Saved, node_count
@@ -13,10 +12,8 @@ from rewriter.run.footprint import ModelFootprint
 from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.outcome import Fired, OperatorTime, Outcome
 from rewriter.run.workbench import Workbench
-
-if TYPE_CHECKING:
-    from rewriter.search.candidate import Candidate
-    from rewriter.search.explain import NearMiss
+from rewriter.search.candidate import Candidate
+from rewriter.search.misses import NearMiss
 
 __all__ = ["Decision", "Footprints", "decided", "written"]
 

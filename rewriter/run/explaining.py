@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from rewriter.reference import InputError
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
-from rewriter.search.explain import MissReason, NearMiss, explain_all, explain_node, explain_rule, explain_spelled
+from rewriter.search.explain import explain_all, explain_node, explain_rule, explain_spelled
+from rewriter.search.misses import MissReason, NearMiss
 
 __all__ = ["check_asked", "explanations"]
 

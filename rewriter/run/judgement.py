@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rewriter.reference import Error
 from rewriter.run import timings
 from rewriter.run.faults import Fault
 from rewriter.run.outcome import Assumed, OutputError, Tried
-
-if TYPE_CHECKING:
-    from rewriter.run.searching import ModelSearch
-    from rewriter.search.candidate import Candidate
+from rewriter.search.candidate import Candidate
 
 __all__ = ["Judgement", "Predictions"]
+
+
+class Priced(Protocol):
+    """What tells where the time of candidates goes, by the cost model: a search."""
+
+    def start(self) -> Candidate:
+        """The model as it came."""
+
+    def times(self, candidate: Candidate) -> Mapping[str, tuple[int, float, float]]:
+        """Of each operator: its nodes, their microseconds, and the least that these can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ class Predictions:
     measured: int = 0
     estimated: int = 0
     calibrated: int = 0
-    search: ModelSearch | None = None
+    search: Priced | None = None
 
 
 @dataclass(frozen=True, slots=True)

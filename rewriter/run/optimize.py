@@ -45,9 +45,9 @@ from rewriter.run.target import choose_target
 from rewriter.run.task import Task, read_task, without_previews
 from rewriter.run.workbench import Progress, Recorded, Workbench, open_workbench
 from rewriter.run.writing import ENDING, write, writing_seconds
-from rules_db.late import import_within
+from rules_db.late import LateModule, import_within
 
-__all__ = ["optimize"]
+__all__ = ["SEARCHING", "optimize"]
 
 _NOT_CLEANED = Judgement(
     message="undecided: the budget ended while cleaning up; the original was written",
@@ -58,7 +58,7 @@ _MOST_WRITING = 0.5
 """Share of the budget that is kept for writing at most: a model that takes longer is searched all the same."""
 _SAMPLE = 0.01
 """Share of the budget for each sample of writing."""
-_SEARCHING = (
+SEARCHING = (
     "rewriter.search.moves",
     "rewriter.search.backtracking",
     "rewriter.cost.model",
@@ -67,6 +67,7 @@ _SEARCHING = (
     "rewriter.run.deciding",
 )
 """What a search needs, in the order in which it is imported: of the budget of a second it is a third."""
+_deciding = LateModule("rewriter.run.deciding")
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
 
@@ -265,12 +266,11 @@ def _worked(
                 return _unsearched(bench)
             try:
                 with clock.lap("import"), bench.background.deadline.heeded():
-                    import_within(*_SEARCHING)
+                    import_within(*SEARCHING)
             except KeyboardInterrupt:
                 return kept(bench, _UNSEARCHED)
-            from rewriter.run.deciding import recalled_or_decided
-
-            return recalled_or_decided(bench)
+            outcome: Outcome = _deciding.recalled_or_decided(bench)
+            return outcome
         except (*USER_ERRORS, OSError, Unclean):
             raise
         except BudgetSpent as problem:

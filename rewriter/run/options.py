@@ -9,9 +9,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rewriter.cost.devices import DEVICES
+from rewriter.kernels.architecture import Architecture
 from rewriter.reference import InputError
 from rewriter.run.fields import APath, AtLeast, Flag, OneOf, check_options, option, same, verdict_values
 from rewriter.run.parse import load_data, parse_arch, parse_shapes
@@ -21,9 +22,6 @@ from rules_db.trust.certificate import Trust
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from rewriter.kernels.triton.compile import Architecture
-    from rules_db.trust.rule import Rule
 
 __all__ = ["Options"]
 
@@ -95,7 +93,7 @@ class Options:
     )
     """User-given inputs, tested beside the random ones, which have the sizes of the first where :attr:`shapes` gives none."""
 
-    rules: str | Sequence[Rule] | None = option(
+    rules: str | Sequence[Any] | None = option(
         None,
         flag=Flag(
             "--rules", "Rule database or .rules file; default: the rules that the package ships.", metavar="URL", group=_RULES

@@ -6,15 +6,13 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rewriter.reference import Error
 from rewriter.run import timings
 from rewriter.run.faults import Fault
 from rewriter.run.footprint import ModelFootprint
-
-if TYPE_CHECKING:
-    from rewriter.search.explain import NearMiss
+from rewriter.search.misses import NearMiss
 
 __all__ = ["Assumed", "Fired", "OperatorTime", "Outcome", "OutputError", "Tried"]
 

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rewriter.kernels.architecture import Architecture, parse_architectures
 from rewriter.reference import InputError
 from rules_db.late import LateModule
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from rewriter.kernels.triton import compile as triton
-    from rewriter.kernels.triton.compile import Architecture
 else:
-    np, triton = LateModule("numpy"), LateModule("rewriter.kernels.triton.compile")
+    np = LateModule("numpy")
 
 __all__ = ["load_data", "parse_arch", "parse_shapes"]
 
@@ -50,6 +48,6 @@ def _load_inputs(path: Path) -> dict[str, np.ndarray]:
 def parse_arch(names: str | None) -> tuple[Architecture, ...] | None:
     """Reads ``sm_80,compute_80``. Raises InputError for what is no architecture."""
     try:
-        return None if names is None else triton.parse_architectures(names)
+        return None if names is None else parse_architectures(names)
     except ValueError as problem:
         raise InputError(f"--arch: {problem}") from None

@@ -16,8 +16,11 @@ from rewriter.run.workbench import Recorded, Workbench
 from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
 from rewriter.search.layers import ShortModel
+from rules_db.late import LateModule
 
 __all__ = ["Incumbent", "Proposal", "Proposals", "Proposer"]
+
+_kernel_search = LateModule("rewriter.run.kernel_search")  # hardly a run asks for it
 
 _LEFT_OUT = 3
 """Most rules of the best candidate that are left out in turn."""
@@ -206,9 +209,7 @@ class Proposer:
         bench.progress("matching rules and pricing the model")
         search = new_search(bench)
         if task.options.search_kernels:
-            from rewriter.run.kernel_search import search_kernels  # hardly a run asks for it
-
-            search_kernels(bench, search)
+            _kernel_search.search_kernels(bench, search)
         banned = self._quarantine.of_earlier_runs(bench.rules.ids)
         self.predictions = Predictions(search.start().cost)
         short = search.shortened() if task.options.reuse_layers else None

@@ -11,42 +11,44 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from mugraph.deadline import BudgetSpent
 from mugraph.files import Scratch
 from mugraph.graph import Constant
 from mugraph.terms.shape import Dim
+from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.kernels.parts import parts_for
 from rewriter.reference import observed_sizes
 from rewriter.run.background import Background, Beside, Presumption, taking_turns
 from rewriter.run.clock import Clock
-from rewriter.run.kernels import RunKernels, open_kernels
+from rewriter.run.kernels import RunKernels
 from rewriter.run.notes import Notes
 from rewriter.run.options import Options
 from rewriter.run.referring import Ahead
 from rewriter.run.rules_ahead import check_ahead
+from rewriter.run.target import asks_for_kernels
 from rewriter.run.task import Task, not_judged
+from rewriter.search.candidate import RecordedMove
 from rewriter.search.ranges import ConstantRanges, read_by_guards
+from rewriter.search.strategy import STRATEGIES, MoveKind
 from rules_db.entries import RuleBook, not_used
+from rules_db.late import LateModule
 from rules_db.library import open_presumed, presumed_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-if TYPE_CHECKING:
-    from rewriter.cost import RuntimeDirections
-    from rewriter.search.candidate import RecordedMove
-
 __all__ = ["Progress", "Recorded", "Workbench", "open_workbench"]
 
+_custom = LateModule("rewriter.run.custom")  # most models for processors have no kernels
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 Progress = Callable[[str], None]
 """Called with a line of text now and then."""
-Recorded = Sequence["RecordedMove"]
+Recorded = Sequence[RecordedMove]
 """The moves of a candidate, by which another graph of the same values may come to the like of it."""
 
 
@@ -159,8 +161,6 @@ class Workbench:
     @cached_property
     def runtime_directions(self) -> RuntimeDirections:
         """The directions that onnxruntime applies by itself: each asked once, however many searches a run makes."""
-        from rewriter.cost.fused import RuntimeDirections  # who ends before it searches needs none
-
         return RuntimeDirections(self.relevant, self.store, self.task.target.provider)
 
     def objection(self, rule: Rule) -> str:
@@ -189,13 +189,22 @@ def _read(constants: ConstantRanges, wanted: Mapping[int, Constant], is_elsewher
     constants.read(wanted, beside.is_wanted)
 
 
+def _open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes) -> RunKernels:
+    """The custom kernels of a run; where there can be none and the user may not expect that, a note says why."""
+    if asks_for_kernels(task.options, task.target):
+        kernels: RunKernels = _custom.open_custom(task, rules, store, notes)
+        return kernels
+    if any(MoveKind.SCHEME in kinds for kinds in STRATEGIES[task.options.strategy].phases):
+        notes.add("no fusion schemes: they are of custom kernels, which this run makes none of")
+    return RunKernels(task.model)
+
+
 def _rules(options: Options, tell: Callable[[str], None]) -> RuleBook:
     """The rules that options name; tells which of them this version cannot use. Raises StoreError."""
-    if options.rules is None:
+    given: str | Sequence[Rule] | None = options.rules
+    if given is None:
         return presumed_rules()
-    if isinstance(options.rules, str):
-        return open_presumed(options.rules, Trust(options.trust), tell)
-    return RuleBook(options.rules)
+    return open_presumed(given, Trust(options.trust), tell) if isinstance(given, str) else RuleBook(given)
 
 
 def _with_best(progress: Progress, notes: Notes) -> Progress:
@@ -284,7 +293,7 @@ def open_workbench(
                 store.fall_back_on(known.costs, known.schedules)
             if store.ignored:
                 notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
-            kernels = open_kernels(task, rules, store, notes)
+            kernels = _open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
         yield made(
             rules=rules,

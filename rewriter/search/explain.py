@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 
 from mugraph.graph import Graph, Node
 from mugraph.ops import get_operator, traits_of
@@ -17,43 +16,11 @@ from mugraph.terms.term import Term, format_attrs, walk
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match, NoMatch, resolve
+from rewriter.search.misses import MissReason, NearMiss
 from rewriter.search.moves import Moves
 from rewriter.search.spelled import shortened, spelled_regions
 
-__all__ = ["MissReason", "NearMiss", "explain_all", "explain_node", "explain_rule", "explain_spelled", "near_miss"]
-
-
-class MissReason(StrEnum):
-    """Kinds of outcomes."""
-
-    APPLIES = "it applies"
-    DEARER = "it applies and saves nothing"
-    CONDITION = "all operators stand there, and a condition of the rule does not hold"
-    OPERATOR = "another operator stands in a place"
-    ATTRIBUTES = "attributes differ"
-    OPAQUE = "no rule can look at it"
-    SPELLED = "it looks like one operator that is written out, and no rule recognises it"
-
-
-@dataclass(frozen=True, slots=True)
-class NearMiss:
-    """One line of ``--explain``: a rule, a place, and the outcome there.
-
-    Attributes:
-        rule: id of the direction; empty where no rule is meant.
-        text: the direction.
-        where: name of the value.
-        outcome: how far it came, or what it saves.
-        reason: the kind of the outcome, which many lines share.
-        at_stake: microseconds that the rule would save there at most, by the cost model; 0 where it applies.
-    """
-
-    rule: str
-    text: str
-    where: str
-    outcome: str
-    reason: str = ""
-    at_stake: float = 0.0
+__all__ = ["explain_all", "explain_node", "explain_rule", "explain_spelled", "near_miss"]
 
 
 def near_miss(graph: Graph, pattern: Term, value: int) -> tuple[tuple[Node, ...], NoMatch | None]:

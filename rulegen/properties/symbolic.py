@@ -106,7 +106,7 @@ class _Ordered(Symbolic):
             raise _TooLarge
         return x * y
 
-    def const(self, value: Any) -> np.ndarray:
+    def const(self, value: Any) -> Any:
         if value not in (np.inf, -np.inf):
             return super().const(value)
         below = self.input(LEAST[1], LEAST[2])

@@ -29,10 +29,11 @@ from mugraph.terms.text import parse_term, parse_type
 from rewriter.cost import get_device
 from rewriter.cost.schedules import ranked
 from rewriter.cost.signature import bytes_of
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NotMeasured, best_of, trials
-from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.compile import Compiler
 from tools.bench.gpu_models import BANDWIDTH
 from tools.bench.schedules import read_timed
 from tools.zoo.decoders import LLAMA_STEP

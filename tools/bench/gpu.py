@@ -40,6 +40,7 @@ from rewriter.cost.cuda import empty_microseconds, open_session, replay_microsec
 from rewriter.cost.devices import Device, get_device
 from rewriter.cost.schedules import ranked
 from rewriter.cost.signature import Signature, bytes_of, node_model
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
@@ -48,7 +49,7 @@ from rewriter.kernels.measure.bench import COLD_BYTES
 from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import ScheduleTrial, best_of, trials
-from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.compile import Compiler
 from rewriter.kernels.triton.plans import attributes_of
 from rewriter.reference import compare
 from rules_db.trust.interpreted import kernel_of_rule

@@ -33,12 +33,13 @@ from mugraph.ops import traits_of
 from mugraph.ops.traits import Movement
 from rewriter.cost.devices import DEVICES, Device, get_device
 from rewriter.cost.schedules import ranked
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.measure.inputs import kernel_inputs, reference_of
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NotMeasured, best_of, compiled_trials
 from rewriter.kernels.proposals import KernelProposals
-from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.compile import Compiler
 from rewriter.search.candidate import Candidate
 from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.search import KernelSearch, search

@@ -15,9 +15,10 @@ from mugraph.terms.shape import Undecided
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import Measured, fastest
 from rewriter.cost.schedules import ranked
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.codegen import generate
-from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.compile import Compiler, NotCompiled
 from rewriter.kernels.triton.plans import plan_of
 from rewriter.runtime.plan import Image, Plan
 

@@ -8,7 +8,6 @@ the reason why its kernel was not compiled, and nothing else is lost.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
@@ -21,6 +20,7 @@ from typing import Any
 
 from mugraph.deadline import heed
 from mugraph.files import Scratch
+from rewriter.kernels.architecture import DEFAULT_ARCHITECTURES, Architecture
 from rewriter.kernels.compiling import Job, Reply, serve
 from rewriter.kernels.kept import KeptResults, key_of
 from rewriter.kernels.triton.source import OVERLAPPED, Source
@@ -30,59 +30,17 @@ from rewriter.runtime_env import triton_version
 from rules_db.files import cache_folder
 
 __all__ = [
-    "DEFAULT_ARCHITECTURES",
-    "LEAST_ARCHITECTURE",
-    "Architecture",
     "Binary",
     "CompiledFunction",
     "Compiler",
     "NotCompiled",
     "compiler_is_here",
-    "parse_architectures",
 ]
 
 _FORMAT = 6
 """Part of the key of what is kept on disk; raise it when the options, the packing or what is refused change."""
-LEAST_ARCHITECTURE = 80
-"""Triton's kernels need its matrix units."""
 _ASKING = 0.1
 """Seconds after which who waits for what another thread compiles asks whether there is still time."""
-_FIRST_OVERLAPPING = 90
-"""The first architecture with ``griddepcontrol``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """A target of compilation: a cubin of an architecture such as 90, or PTX that drivers compile for later ones."""
-
-    number: int
-    is_ptx: bool = False
-
-    def __str__(self) -> str:
-        return f"compute_{self.number}" if self.is_ptx else f"sm_{self.number}"
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether a kernel may start while the one before it still runs."""
-        return self.number >= _FIRST_OVERLAPPING and not self.is_ptx
-
-
-DEFAULT_ARCHITECTURES = (Architecture(80), Architecture(90), Architecture(80, is_ptx=True))
-
-
-def parse_architectures(text: str) -> tuple[Architecture, ...]:
-    """Reads ``sm_80,sm_90,compute_80``.
-
-    Raises:
-        ValueError: another name, or an architecture before sm_80, whose matrix units Triton's kernels need.
-    """
-    architectures = []
-    for name in text.split(","):
-        match = re.fullmatch(r"(sm|compute)_(\d{2,3})", name.strip())
-        if match is None or int(match[2]) < LEAST_ARCHITECTURE:
-            raise ValueError(f"'{name.strip()}' is no architecture; give for example sm_80,sm_90, and compute_80 for PTX")
-        architectures.append(Architecture(int(match[2]), match[1] == "compute"))
-    return tuple(dict.fromkeys(architectures))
 
 
 @dataclass(frozen=True, slots=True)

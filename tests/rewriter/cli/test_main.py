@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,9 @@ from rewriter import cli, optimize
 from rewriter.cli.main import main, run
 from rewriter.cli.summary import print_explanations
 from rewriter.run import kernels as run_kernels
+from rewriter.run import optimize as optimize_module
 from rewriter.run import timings
-from rewriter.search.explain import NearMiss
+from rewriter.search.misses import NearMiss
 from rules_db import late
 from tests.support.runs import lora
 
@@ -327,7 +328,6 @@ _KERNELS = {
 _SEARCH = {
     "rewriter.run.deciding",
     "rewriter.search.moves",
-    "rewriter.search.matcher",
     "rewriter.cost.model",
     "rewriter.kernels.fuse",
 }
@@ -339,11 +339,11 @@ _RUN = {"onnx", "mugraph.onnx", "mugraph.ops", "rules_db.library", "rewriter.run
     [
         (("--version",), 330, _PAGES | _KERNELS | _SEARCH | _RUN),
         (("--help",), 330, _PAGES | _KERNELS | _SEARCH | _RUN),
-        (("--clean",), 690, _PAGES | _KERNELS | _SEARCH),
-        (("--budget", "0"), 690, _PAGES | _KERNELS | _SEARCH),
+        (("--clean",), 705, _PAGES | _KERNELS | _SEARCH),
+        (("--budget", "0"), 705, _PAGES | _KERNELS | _SEARCH),
         (("--provider", "cpu", "--budget", "5"), 770, _PAGES | _KERNELS),
     ],
-    ids=str,
+    ids=["version", "help", "clean", "budget 0", "budget 5"],
 )
 def test_a_command_imports_no_more_than_it_needs(tmp_path: Path, words: tuple[str, ...], most: int, unneeded: set[str]) -> None:
     """Each module takes a part of a millisecond of the budget, and milliseconds where files are read slowly.
@@ -368,7 +368,11 @@ def test_a_run_whose_time_is_over_imports_no_more_of_the_search(tmp_path: Path, 
         if len(asked) == 2:
             raise BudgetSpent("the budget ended")
 
-    monkeypatch.setattr(late, "import_module", lambda name: asked.append(name) or there(name))
+    def noted(name: str) -> ModuleType:
+        asked.extend({name} & {*optimize_module.SEARCHING})
+        return there(name)
+
+    monkeypatch.setattr(late, "import_module", noted)
     monkeypatch.setattr(late, "heed", heeded)
     result = _invoke(lora(tmp_path / "lora.onnx"), "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20")
     assert result.exit_code == 0 and "undecided: the budget ended" in result.output.replace("\n", " ")
@@ -388,8 +392,12 @@ def test_an_interrupt_while_the_search_is_imported_writes_the_clean_model(
     """Before Python 3.12 an interrupt while a class gets its names is the cause of another exception."""
     raised.__cause__ = KeyboardInterrupt() if isinstance(raised, RuntimeError) else None
 
-    def interrupted(name: str) -> None:
-        raise raised
+    there = late.import_module
+
+    def interrupted(name: str) -> ModuleType:
+        if name in optimize_module.SEARCHING:
+            raise raised
+        return there(name)
 
     monkeypatch.setattr(late, "import_module", interrupted)
     result = _invoke(lora(tmp_path / "lora.onnx"), "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20")

@@ -32,6 +32,7 @@ from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.schedules import ranked
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.kernels import custom as kernels
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.custom import CustomKernels, default_architectures, learned_path
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.kernels import KernelBuilder
@@ -40,7 +41,7 @@ from rewriter.kernels.measure import processes
 from rewriter.kernels.measure.trials import NoDevice, NotMeasured
 from rewriter.kernels.programs import Scheduled
 from rewriter.kernels.proposals import KernelProposals
-from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.compile import Compiler, NotCompiled
 from rewriter.kernels.within import kernels_of
 from rewriter.reference import InputError
 from rewriter.run import accept, timings
@@ -51,7 +52,7 @@ from rewriter.run.judging import Judge
 from rewriter.run.proposing import Proposal, Proposals
 from rewriter.run.searching import _CAUTION
 from rewriter.search.candidate import Candidate
-from rewriter.search.explain import NearMiss
+from rewriter.search.misses import NearMiss
 from rules_db.entries import read_all
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Certificate, Interpretation

@@ -8,9 +8,10 @@ import pytest
 
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.text import parse_kernel
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.machine_code import kept_operands, overwritten_operands
 from rewriter.kernels.triton import generate
-from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.compile import Compiler, NotCompiled
 
 triton = pytest.importorskip("triton")
 

@@ -24,10 +24,11 @@ from mugraph.terms.text import parse_term, parse_type
 from rewriter.cost.devices import get_device
 from rewriter.cost.schedules import ranked
 from rewriter.cost.schedules.figures import BlockFigures
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton import generate
-from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.compile import Compiler
 from rules_db.trust.formulas.proof import why_not_proved
 from tools.fuzz.interpreter import Interpreter
 

@@ -22,9 +22,10 @@ from rewriter.cost import ProfileStore, get_device
 from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.schedules import default_schedules
 from rewriter.cost.signature import Signature, node_model
+from rewriter.kernels.architecture import Architecture, parse_architectures
 from rewriter.kernels.compiling import merge_ptx
 from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, scheduled
-from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled, parse_architectures
+from rewriter.kernels.triton.compile import Compiler, NotCompiled
 from rewriter.kernels.triton.source import Source
 from rewriter.kernels.within import kernels_of
 from rewriter.runtime.plan import FORMAT_VERSION, Output

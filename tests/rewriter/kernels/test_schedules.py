@@ -22,6 +22,7 @@ from rewriter.cost.kernel_times import Measured, recall_all, record
 from rewriter.cost.roofline import node_microseconds
 from rewriter.cost.schedules import candidates, default_schedules, predict, ranked
 from rewriter.cost.store import ProfileStore
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.measure import processes
 from rewriter.kernels.measure.inputs import kernel_inputs
@@ -29,7 +30,6 @@ from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import NotMeasured, ScheduleTrial, best_of
 from rewriter.kernels.programs import scheduled
 from rewriter.kernels.triton import generate
-from rewriter.kernels.triton.compile import Architecture
 from rewriter.kernels.workers import Worker
 from rewriter.runtime.plan import Argument, Image, Launch, Output, Plan
 from tests.support.block_kernels import (

@@ -18,9 +18,10 @@ from mugraph.blocks.schedule import Schedule
 from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, symbol
 from mugraph.terms.term import variables
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.triton import generate
-from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.compile import Compiler, NotCompiled
 from rewriter.kernels.triton.source import OVERLAPPED, Source
 from tests.support.block_kernels import (
     F16,

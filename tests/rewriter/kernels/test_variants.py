@@ -26,9 +26,10 @@ from mugraph.terms.shape import Undecided, symbol
 from rewriter.cost import ProfileStore, get_device
 from rewriter.cost.kernel_times import Measured, record
 from rewriter.cost.schedules import SchedulePrices, default_schedules, points_of, predict, ranked
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.programs import Scheduled, compile_kernels, keep_kernels, scheduled
-from rewriter.kernels.triton.compile import Architecture, Compiler, NotCompiled
+from rewriter.kernels.triton.compile import Compiler, NotCompiled
 from rewriter.reference import bind_sizes
 from rewriter.run.size_grid import size_grid
 from rewriter.runtime.plan import Expression

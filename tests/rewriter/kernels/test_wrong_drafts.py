@@ -20,12 +20,12 @@ from rewriter import optimize
 from rewriter.cost.devices import get_device
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.kernels import custom as kernels
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.custom import CustomKernels, learned_path
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import propose
 from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.lower import lower
-from rewriter.kernels.triton.compile import Architecture
 from rewriter.kernels.within import kernels_of
 from rules_db.entries import read_all
 from rules_db.exchange import format_rule

@@ -13,9 +13,9 @@ from mugraph.onnx import load, open_in
 from mugraph.terms.term import format_term
 from rewriter import Options, optimize
 from rewriter.cost import CostModel, ProfileStore, get_device
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.preparing import unguarded
 from rewriter.kernels.proposals import PROVIDER
-from rewriter.kernels.triton.compile import Architecture
 from rewriter.reference import InputError
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves

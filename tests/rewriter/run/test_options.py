@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rewriter import Options, optimize
-from rewriter.kernels.triton.compile import Architecture
+from rewriter.kernels.architecture import Architecture
 from rewriter.reference import InputError
 from rewriter.run.fields import AtLeast, Flag, OneOf, option, option_fields, same
 from tests.support.graphs import rule

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rewriter.search.explain import MissReason, explain_all, explain_node, near_miss
+from rewriter.search.explain import explain_all, explain_node, near_miss
+from rewriter.search.misses import MissReason
 from tests.support.graphs import ASSOCIATIVE, Builder, moves_of, rule
 
 

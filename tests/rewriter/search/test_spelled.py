@@ -9,7 +9,8 @@ import pytest
 
 from mugraph.graph import Graph
 from mugraph.onnx import load
-from rewriter.search.explain import MissReason, explain_spelled
+from rewriter.search.explain import explain_spelled
+from rewriter.search.misses import MissReason
 from rewriter.search.spelled import spelled_regions
 from tests.support.graphs import Builder, moves_of, rule
 from tools.zoo.exporters import regions

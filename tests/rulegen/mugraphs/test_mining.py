@@ -21,9 +21,9 @@ from mugraph.terms.term import format_term, substitute, var
 from rewriter import optimize
 from rewriter.cost.devices import get_device
 from rewriter.cost.store import ProfileStore
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.custom import CustomKernels
 from rewriter.kernels.proposals import KernelProposals
-from rewriter.kernels.triton.compile import Architecture
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Match
 from rewriter.search.moves import Moves

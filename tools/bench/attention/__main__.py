@@ -41,8 +41,9 @@ from rich.console import Console
 
 from rewriter.cost.devices import get_device
 from rewriter.cost.schedules import ranked
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.measure.processes import KernelTimer
-from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.compile import Compiler
 from rewriter.reference import compare
 from tools.bench.attention.cases import (
     EXAMPLES,

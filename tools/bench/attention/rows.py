@@ -17,9 +17,10 @@ from rewriter.cost.schedules import candidates
 from rewriter.cost.schedules.figures import BlockFigures
 from rewriter.cost.schedules.ranking import predict_all
 from rewriter.cost.schedules.space import axis_of_few_rows
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import best_of, trials
-from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.compile import Compiler
 from tools.bench.attention.cases import MASKS, MaskCase, kernels_of_case
 from tools.bench.attention.tables import in_digits
 

@@ -18,10 +18,11 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.text import kernel_from_json, kernel_to_json, schedule_to_json
 from rewriter.cost.devices import get_device
 from rewriter.cost.schedules import ranked
+from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.measure.inputs import kernel_inputs
 from rewriter.kernels.measure.processes import KernelTimer
 from rewriter.kernels.measure.trials import ScheduleTrial, best_of, trials
-from rewriter.kernels.triton.compile import Architecture, Compiler
+from rewriter.kernels.triton.compile import Compiler
 from rewriter.reference import compare
 from tools.bench.attention.cases import HEADS, TOLD, MaskCase, kernels_of_case, plain_model, told_kernel
 from tools.bench.gpu import Hosted, OnnxBench, copies_for, torch_microseconds

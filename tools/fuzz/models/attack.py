@@ -14,7 +14,7 @@ from typing import Any
 import onnx
 
 from rewriter.cost import get_device
-from rewriter.kernels.triton.compile import LEAST_ARCHITECTURE, Architecture
+from rewriter.kernels.architecture import LEAST_ARCHITECTURE, Architecture
 from tools.fuzz.campaign import Show
 from tools.fuzz.elsewhere import WithKernels, counted
 from tools.fuzz.fates import CaseReport, Fate
