@@ -17,35 +17,35 @@ from rules_db.trust.properties import AxiomError
 __all__ = ["cli", "main"]
 
 
-_COMMANDS = {
-    "grow": "growing",
-    "mine": "mining",
-    "spell": "spelling",
-    "ship": "growing",
-    "work": "lending",
-    "stats": "showing",
-    "show": "showing",
-    "explain": "showing",
-    "prove": "showing",
-    "import": "sharing",
-    "audit": "auditing",
-    "export": "sharing",
-    "merge": "sharing",
-    "pull": "sharing",
-    "push": "sharing",
-    "status": "keeping",
-    "remove": "keeping",
-    "prune": "keeping",
-    "verify-log": "keeping",
+_GROUPS = {
+    "Find rules": {"grow": "growing", "mine": "mining", "spell": "spelling", "ship": "growing", "work": "lending"},
+    "Prove and look at them": {
+        "prove": "showing",
+        "explain": "showing",
+        "show": "showing",
+        "stats": "showing",
+        "audit": "auditing",
+    },
+    "Keep a database": {
+        "import": "sharing",
+        "export": "sharing",
+        "merge": "sharing",
+        "status": "keeping",
+        "remove": "keeping",
+        "prune": "keeping",
+    },
+    "Share it": {"pull": "sharing", "push": "sharing", "verify-log": "keeping"},
 }
-"""Modules of the commands. All of them import for more than a second, and what one command needs not for half of that."""
+"""The commands under the headings of the help, each with its module. All of these import for more than a second, and what one
+command needs not for half of that."""
+_COMMANDS = {name: module for commands in _GROUPS.values() for name, module in commands.items()}
 
 
 class _Commands(click.Group):
-    """Imports a command when it is asked for."""
+    """Imports a command when it is asked for, and lists them under headings."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return [*_COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
@@ -53,6 +53,13 @@ class _Commands(click.Group):
         module = import_module(f"rulegen.cli.{_COMMANDS[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        most = formatter.width - max(map(len, _COMMANDS))
+        for heading, names in _GROUPS.items():
+            commands = {name: self.get_command(ctx, name) for name in names}
+            with formatter.section(heading):
+                formatter.write_dl([(name, command.get_short_help_str(most)) for name, command in commands.items() if command])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
