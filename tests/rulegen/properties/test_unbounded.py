@@ -152,6 +152,8 @@ def test_properties_of_movements_reductions_and_products_hold_everywhere(name: s
         "a: ReduceSum[axes=(-1,),keepdims=false](x) = ReduceSum[axes=(-2,),keepdims=false](Transpose[perm=(1,0,2)](x))",
         "a: ReduceSum[axes=(-1,),keepdims=true](Relu(x)) = Relu(ReduceSum[axes=(-1,),keepdims=true](x))",
         "a: Add(Unsqueeze[axes=(-1,)](x), y) = Unsqueeze[axes=(-1,)](x)",  # y of no axes, or of more than x
+        "a: Sub(Add(Transpose[perm=(1,0)](x), y), y) = Transpose[perm=(1,0)](x) when ones(y), rank(x, 3)",  # y of four axes
+        "a: Sub(Add(Transpose[perm=(1,0)](x), y), y) = Transpose[perm=(1,0)](x) when ones(y), nonempty(x, -3)",
     ],
 )
 def test_what_is_false_at_some_size_or_rank_does_not(text: str) -> None:
