@@ -57,9 +57,10 @@ _MOST_SIZES = 8
 """Symbols in a condition of which all divisions into two kinds are tried."""
 _EQUALITIES = frozenset({"agree", "constant_along", "fits", "ones", "same_shape"})
 """Guards that say nothing but that sizes are equal, or 1, or one thing or the other; never that some differ."""
-_BATCH_AXES = (1, 2, 4)
+_BATCH_AXES = (1, 2, 3, 4)
 """How many axes the batch of a variable is where typing or a condition says no: it does so of every choice, or says nothing.
-They differ by 1, 2 and 3, as ranks of which one gets new axes. Ranks that conditions name are at most 5."""
+They differ by 1, 2 and 3, as ranks of which one gets new axes. Ranks that conditions name are at most 5; none is left out, or
+a case of that rank would be thought to be ruled out."""
 
 
 def holds_everywhere(axiom: Axiom) -> bool:

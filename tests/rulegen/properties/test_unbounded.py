@@ -159,3 +159,10 @@ def test_properties_of_movements_reductions_and_products_hold_everywhere(name: s
 def test_what_is_false_at_some_size_or_rank_does_not(text: str) -> None:
     (axiom,) = parse_axioms(text, "test")
     assert not holds_everywhere(axiom)
+
+
+@pytest.mark.parametrize("rank", range(2, 6))
+def test_no_rank_that_a_condition_names_is_left_out(rank: int) -> None:
+    """A rank that no number of leading axes gave was thought to be ruled out, and with it the whole property."""
+    (axiom,) = parse_axioms(f"a: Transpose[perm=(1,0)](Transpose[perm=(1,0)](x)) = x when rank(x, {rank})", "test")
+    assert holds_everywhere(axiom)
