@@ -57,9 +57,10 @@ _MOST_SIZES = 8
 """Symbols in a condition of which all divisions into two kinds are tried."""
 _EQUALITIES = frozenset({"agree", "constant_along", "fits", "ones", "same_shape"})
 """Guards that say nothing but that sizes are equal, or 1, or one thing or the other; never that some differ."""
-_BATCH_AXES = (1, 2, 4)
+_BATCH_AXES = (1, 2, 3, 4)
 """How many axes the batch of a variable is where typing or a condition says no: it does so of every choice, or says nothing.
-They differ by 1, 2 and 3, as ranks of which one gets new axes. Ranks that conditions name are at most 5."""
+They differ by 1, 2 and 3, as ranks of which one gets new axes. Ranks that conditions name are at most 5; none is left out, or
+a case of that rank would be thought to be ruled out."""
 
 
 def holds_everywhere(axiom: Axiom) -> bool:
@@ -321,7 +322,21 @@ class _Choice:
         domain = SizeFree()
         inputs = {name: domain.variable(name, shape) for name, shape in shapes.items()}
         values = evaluate([self._left, self._right], domain, inputs)
-        return same_everywhere(values[self._left], values[self._right])
+        left, right = values[self._left], values[self._right]
+        return same_everywhere(left, right) and (left.batch == right.batch or self._has_one_type(shapes))
+
+    def _has_one_type(self, shapes: Mapping[str, Shape]) -> bool:
+        """Whether both sides have one type however many leading axes each variable has; one side has those of more variables."""
+        sides = [self._left, self._right]
+        stated = [*self._needed, *(term for condition in self._conditions for term in condition.terms())]
+        for types in self._all_types([*sides, *stated], shapes):
+            ruled_out = any(self._of_types(condition, types) is False for condition in self._conditions)
+            if ruled_out or not (_may_be_typed(self._needed, types) and any(_may_be_typed([side], types) for side in sides)):
+                continue
+            inferred = infer_types(sides, types)
+            if inferred[self._left] != inferred[self._right]:
+                return False
+        return True
 
 
 def _sized(types: Mapping[str, TensorType], binding: Mapping[str, Dim]) -> dict[str, TensorType]:

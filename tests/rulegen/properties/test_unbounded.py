@@ -152,8 +152,17 @@ def test_properties_of_movements_reductions_and_products_hold_everywhere(name: s
         "a: ReduceSum[axes=(-1,),keepdims=false](x) = ReduceSum[axes=(-2,),keepdims=false](Transpose[perm=(1,0,2)](x))",
         "a: ReduceSum[axes=(-1,),keepdims=true](Relu(x)) = Relu(ReduceSum[axes=(-1,),keepdims=true](x))",
         "a: Add(Unsqueeze[axes=(-1,)](x), y) = Unsqueeze[axes=(-1,)](x)",  # y of no axes, or of more than x
+        "a: Sub(Add(Transpose[perm=(1,0)](x), y), y) = Transpose[perm=(1,0)](x) when ones(y), rank(x, 3)",  # y of four axes
+        "a: Sub(Add(Transpose[perm=(1,0)](x), y), y) = Transpose[perm=(1,0)](x) when ones(y), nonempty(x, -3)",
     ],
 )
 def test_what_is_false_at_some_size_or_rank_does_not(text: str) -> None:
     (axiom,) = parse_axioms(text, "test")
     assert not holds_everywhere(axiom)
+
+
+@pytest.mark.parametrize("rank", range(2, 6))
+def test_no_rank_that_a_condition_names_is_left_out(rank: int) -> None:
+    """A rank that no number of leading axes gave was thought to be ruled out, and with it the whole property."""
+    (axiom,) = parse_axioms(f"a: Transpose[perm=(1,0)](Transpose[perm=(1,0)](x)) = x when rank(x, {rank})", "test")
+    assert holds_everywhere(axiom)
