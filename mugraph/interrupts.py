@@ -77,8 +77,13 @@ def run_command(module: str, name: str) -> None:
         sys.exit(INTERNAL_EXIT)
 
 
-def _takes_more(stream: TextIO) -> bool:
-    """Whether a line more can be written. To flush the stream again tells nothing: it has dropped what was refused."""
+def _takes_more(stream: TextIO | None) -> bool:
+    """Whether a line more can be written. To flush the stream again tells nothing: it has dropped what was refused.
+
+    Python has no stream where the descriptor was closed from the start, and drops what is printed: that refuses nothing.
+    """
+    if stream is None:
+        return True
     try:
         os.write(stream.fileno(), b"\n")
     except OSError:

@@ -59,7 +59,7 @@ def infer(model: ModelProto) -> tuple[ModelProto, str]:
     model = _without_defaults(model)
     is_redefined = any(function.domain in DEFAULT_DOMAINS for function in model.functions)
     if is_redefined or not any(map(_is_unsaid, nested_nodes(model))):
-        return _inferred(model)
+        return _inferred(model, model)
     told = ModelProto()
     told.CopyFrom(model)
     for node in filter(_is_unsaid, nested_nodes(told)):
@@ -67,7 +67,7 @@ def infer(model: ModelProto) -> tuple[ModelProto, str]:
         node.op_type = "Identity"
         del node.input[:]
         node.input.append(given)
-    inferred, failure = _inferred(told)
+    inferred, failure = _inferred(told, model)
     for node, own in zip(nested_nodes(inferred), nested_nodes(model), strict=True):
         if _is_unsaid(own):
             node.CopyFrom(own)
@@ -79,13 +79,17 @@ def _is_unsaid(node: NodeProto) -> bool:
     return node.op_type == _UNSAID and node.domain in DEFAULT_DOMAINS and bool(node.input)
 
 
-def _inferred(model: ModelProto) -> tuple[ModelProto, str]:
-    """As :func:`infer`, of a model whose operators onnx knows all of."""
+def _inferred(model: ModelProto, written: ModelProto) -> tuple[ModelProto, str]:
+    """As :func:`infer`, of a model whose operators onnx knows all of.
+
+    Args:
+        written: the same nodes as the user wrote them, by whose operators they are called in words.
+    """
     try:
         try:
             inferred = infer_shapes(model, strict_mode=True)
         except InferenceError:  # a node is ill-typed, or a declaration contradicts one
-            model = _without_contradictions(model)
+            model = _without_contradictions(model, written)
             inferred = infer_shapes(model)
         if not _is_long(inferred):
             return infer_shapes(model, data_prop=True), ""
@@ -123,8 +127,11 @@ def _without_defaults(model: ModelProto) -> ModelProto:
     return plain
 
 
-def _without_contradictions(model: ModelProto) -> ModelProto:
+def _without_contradictions(model: ModelProto, written: ModelProto) -> ModelProto:
     """The model without the shapes that it declares of results and that onnx, left alone, finds otherwise.
+
+    Args:
+        written: as of :func:`_inferred`.
 
     Raises:
         DeclaredOtherwise: declared and inferred element types differ.
@@ -132,9 +139,9 @@ def _without_contradictions(model: ModelProto) -> ModelProto:
     opset = max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=1)
     own = {(function.domain, function.name, function.overload) for function in model.functions}
     makers = {
-        name: node
-        for graph in graphs_within(model.graph)
-        for node in graph.node
+        name: said
+        for pair in zip(graphs_within(model.graph), graphs_within(written.graph), strict=True)
+        for node, said in zip(*(graph.node for graph in pair), strict=True)
         if _called(node) in own or (node.domain in DEFAULT_DOMAINS and _is_inferred(node.op_type, opset))
         for name in node.output
         if name

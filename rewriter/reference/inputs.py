@@ -41,13 +41,15 @@ def bind_sizes(
 ) -> tuple[dict[str, Dim], list[str]]:
     """Sizes of the model's dimension symbols for measuring, from the shapes the user gave.
 
-    A symbol that no given shape binds has the size that the user's own inputs show. Without those it is 1 on the first axis of an
-    input and another number elsewhere, or that halved until no value of the model is large; the second result says so.
+    A symbol that no given shape binds has the size that the user's own inputs show. Without those, or where with each of them no
+    output has an entry, it is 1 on the first axis of an input and another number elsewhere, or that halved until no value of the
+    model is large; the second result says so.
 
     Args:
         otherwise: that number.
         known: sizes that are no matter of choice.
-        data: the user's inputs, which fit the model (:func:`check_data`); the first ones tell sizes.
+        data: the user's inputs, which fit the model (:func:`check_data`); the first without an empty one tell sizes, if there are
+            any.
 
     Raises:
         InputError: an unknown input, another rank, or a size that contradicts the model or another input.
@@ -67,7 +69,8 @@ def bind_sizes(
                 raise InputError(f"--input {name}: size {size} contradicts {told} of the model")
             if isinstance(bound, SymDim) and len(bound.symbols()) == 1:
                 raise InputError(f"--input {name}: size {size} does not fit {bound} of the model")
-    shown = [(model.inputs[name].shape, feed[name].shape) for feed in data[:1] for name in model.inputs]
+    telling = _that_tells_sizes(model, data)
+    shown = [(model.inputs[name].shape, array.shape) for name, array in telling.items() if name in model.inputs]
     sizes = solve((e for dims, shape in shown for pair in zip(dims, shape, strict=True) for e in equations(*pair)), sizes)
     assumed = dict[str, int]()
     for type_ in model.inputs.values():
@@ -93,6 +96,22 @@ def bind_sizes(
                 f"{available / 2**30:.1f} can be had; give smaller sizes with --input"
             )
     return sizes, [f"{dimension_in_words(symbol)} = {size}" for symbol, size in assumed.items()]
+
+
+def _that_tells_sizes(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
+    """Those of the user's inputs whose sizes are measured; none where with each of them no output has an entry.
+
+    On what is empty all models agree, and none is faster: a test there says nothing. The past of a decoder's first step is empty.
+    """
+    outputs = [model.graph.type(value) for value in model.graph.outputs]
+    full = (feed for feed in data if all(feed[name].size for name in model.inputs))
+    for feed in (*full, *data):
+        pairs = (pair for name, type_ in model.inputs.items() for pair in zip(type_.shape, feed[name].shape, strict=True))
+        sizes = solve((equation for pair in pairs for equation in equations(*pair)), {})
+        shapes = [shape_at(type_, sizes) for type_ in outputs]
+        if not shapes or any(shape is None or 0 not in shape for shape in shapes):
+            return feed
+    return {}
 
 
 def _spread(shape: Sequence[int]) -> int:

@@ -91,7 +91,8 @@ class Options:
         ),
         verdict=_hashes,
     )
-    """User-given inputs, tested beside the random ones, which have the sizes of the first where :attr:`shapes` gives none."""
+    """User-given inputs, tested beside the random ones, which have the sizes of the first that are not empty where :attr:`shapes`
+    gives none."""
 
     rules: str | Sequence[Any] | None = option(
         None,

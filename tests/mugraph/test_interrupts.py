@@ -136,3 +136,20 @@ def test_a_disk_that_is_full_is_no_mistake_of_a_command(tmp_path: Path) -> None:
         assert done.stderr == "tool: standard output cannot be written: No space left on device; make room or send it elsewhere\n"
     other = _command(tmp_path, "raise OSError(28, 'No space left on device')", ONNX_SUPEROPT_DEBUG="")
     assert other.returncode == INTERNAL_EXIT
+
+
+def test_a_command_without_standard_output_tells_what_failed() -> None:
+    """Python has no stream for a descriptor that was closed from the start."""
+    code = """
+import sys
+from mugraph.interrupts import run_command
+sys.modules["failing"] = type(sys)("failing")
+def fails():
+    raise OSError(28, "No space left on device")
+sys.modules["failing"].fails = fails
+sys.stdout = None
+run_command("failing", "fails")
+"""
+    environment = {**os.environ, "ONNX_SUPEROPT_DEBUG": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert done.returncode == INTERNAL_EXIT and "No space left on device" in done.stderr and "Traceback" not in done.stderr

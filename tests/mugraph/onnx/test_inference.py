@@ -140,3 +140,13 @@ def test_a_group_normalisation_gives_what_it_is_given() -> None:
     inferred, failure = inference.infer(proto)
     assert not failure and [node.op_type for node in nested_nodes(inferred)] == [node.op_type for node in nested_nodes(proto)]
     assert [list(node.input) for node in nested_nodes(inferred)] == [list(node.input) for node in nested_nodes(proto)]
+
+
+def test_a_contradicted_normalization_is_called_by_its_own_name() -> None:
+    """Shape inference is shown another operator in its place."""
+    proto = parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        g (float[N,8,H,W] x) => (float16[N,8,H,W] y) <float[8] s = {1,1,1,1,1,1,1,1}, float[8] b = {0,0,0,0,0,0,0,0}> {
+            y = GroupNormalization<num_groups = 2>(x, s, b) }""")
+    with pytest.raises(inference.DeclaredOtherwise, match="GroupNormalization '' makes 'y' FLOAT, and it is declared FLOAT16"):
+        inference.infer(proto)

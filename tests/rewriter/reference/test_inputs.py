@@ -198,6 +198,20 @@ def test_the_users_inputs_have_the_sizes_that_nobody_gave() -> None:
     assert bind_sizes(model, {"x": (2, 128)}, data=data) == ({"N": 2, "S": 128, "T": 0, "M": 7}, [])
 
 
+def test_empty_inputs_of_the_user_tell_no_sizes() -> None:
+    """On what is empty all models agree. Where only the past is, as in a decoder's first step, other inputs come first."""
+    model = load(parse_model(f"{HEADER} g (float[N,S] x, float[N,T] past) => (float[N,S] o) {{ o = Relu(x) }}"))
+
+    def inputs(*sizes: int) -> dict[str, np.ndarray]:
+        n, s, t = sizes
+        return {"x": np.zeros((n, s), np.float32), "past": np.zeros((n, t), np.float32)}
+
+    nothing, first, step = inputs(0, 5, 2), inputs(3, 5, 0), inputs(3, 1, 5)
+    assert bind_sizes(model, {}, data=[nothing]) == bind_sizes(model, {})
+    assert bind_sizes(model, {}, data=[nothing, first])[0] == {"N": 3, "S": 5, "T": 0}
+    assert bind_sizes(model, {}, data=[nothing, first, step])[0] == {"N": 3, "S": 1, "T": 5}
+
+
 def test_a_table_without_the_axis_that_is_indexed_bounds_nothing() -> None:
     """onnx's checker accepts a Gather of a scalar; no runtime runs it."""
     text = "g (float table, int64[4] i) => (float[4] y) { y = Gather(table, i) }"
