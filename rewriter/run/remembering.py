@@ -139,11 +139,14 @@ class Verdicts:
     def _keys(self, model: str) -> _Keys:
         """The keys of what is remembered of a model.
 
+        Which sizes the user's inputs tell is no option, and an earlier version took others: figures are of those alone.
+
         Args:
             model: a digest of it.
         """
         task, ids = self._bench.task, ",".join(sorted(self._bench.rules.ids))
-        about = (task.target.environment, str(sorted(task.target.costs.items())), str(_VERSION))
+        told = [str(sorted((name, str(size)) for name, size in task.sizes.items()))] if task.options.data else []
+        about = (task.target.environment, str(sorted(task.target.costs.items())), str(_VERSION), *told)
         return _Keys(
             digest(model, ids, task.options.digest(), *about), digest("incumbent", model, task.options.result_digest(), *about)
         )

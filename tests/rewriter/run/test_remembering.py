@@ -55,6 +55,17 @@ def test_a_verdict_is_recalled_as_it_was(source: Path) -> None:
             assert Verdicts(bench, judge_of(bench)).recall() is None
 
 
+def test_a_verdict_is_of_the_sizes_that_the_users_inputs_tell(source: Path) -> None:
+    """An earlier version took others of the same inputs, and its figures are of these."""
+    with measuring(source, data=[{"x": np.ones((64, 64), np.float32)}]) as bench:
+        verdicts = Verdicts(bench, judge_of(bench))
+        decision = decision_of(bench)
+        verdicts.remember(decision, write(bench, decision))
+        assert Verdicts(bench, judge_of(bench)).recall() is not None
+        other = replace(bench, task=replace(bench.task, sizes={**bench.task.sizes, "n": 1}))
+        assert Verdicts(other, judge_of(other)).recall() is None
+
+
 def test_an_interrupted_decision_is_not_remembered(source: Path) -> None:
     with measuring(source) as bench:
         decision = decision_of(bench, is_interrupted=True)
