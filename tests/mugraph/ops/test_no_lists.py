@@ -58,7 +58,6 @@ ALLOWED = {
     ("tools/bench/diff_faults.py", "_SWAPS"): "faults that are planted in files",
     ("tools/bench/diff_faults.py", "_WEIGHED"): "likewise",
     ("rewriter/search/ranges.py", "_ESCAPING"): "the arithmetic of ranges, written for these operators",
-    ("rewriter/search/ranges.py", "_POWERS"): "likewise",
 }
 """Data that name operators by purpose."""
 

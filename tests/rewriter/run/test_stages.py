@@ -106,7 +106,7 @@ def test_a_workbench_is_closed_in_any_case(source: Path, monkeypatch: pytest.Mon
     with workbench(source, RULES) as bench:
         task = bench.task
     assert closed == ["kernels", "store"]
-    monkeypatch.setattr("rewriter.run.workbench.open_kernels", lambda *_: pytest.fail("broken"))
+    monkeypatch.setattr("rewriter.run.workbench._open_kernels", lambda *_: pytest.fail("broken"))
     with pytest.raises(pytest.fail.Exception), open_workbench(task, Clock(1.0), lambda _: None, searches=True):
         pass
     assert closed == ["kernels", "store", "store"]
@@ -124,7 +124,7 @@ def test_the_runtime_is_asked_once_however_many_searches_a_run_makes(source: Pat
         def happens(self, direction: object) -> bool:
             return True
 
-    monkeypatch.setattr("rewriter.cost.fused.RuntimeDirections", Answers)
+    monkeypatch.setattr("rewriter.run.workbench.RuntimeDirections", Answers)
     with workbench(source, RULES) as bench:
         searches = [new_search(bench), new_search(bench)]
         assert asked == [bench.task.target.provider]
