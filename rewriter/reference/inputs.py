@@ -70,8 +70,7 @@ def bind_sizes(
             if isinstance(bound, SymDim) and len(bound.symbols()) == 1:
                 raise InputError(f"--input {name}: size {size} does not fit {bound} of the model")
     telling = _that_tells_sizes(model, data)
-    shown = [(model.inputs[name].shape, array.shape) for name, array in telling.items() if name in model.inputs]
-    sizes = solve((e for dims, shape in shown for pair in zip(dims, shape, strict=True) for e in equations(*pair)), sizes)
+    sizes = sizes if telling is None else _shown(model, telling, sizes)
     assumed = dict[str, int]()
     for type_ in model.inputs.values():
         for axis, dim in enumerate(type_.shape):
@@ -98,20 +97,25 @@ def bind_sizes(
     return sizes, [f"{dimension_in_words(symbol)} = {size}" for symbol, size in assumed.items()]
 
 
-def _that_tells_sizes(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray]:
-    """Those of the user's inputs whose sizes are measured; none where with each of them no output has an entry.
+def _that_tells_sizes(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray] | None:
+    """Those of the user's inputs whose sizes are measured; ``None`` where with each of them no output has an entry.
 
     On what is empty all models agree, and none is faster: a test there says nothing. The past of a decoder's first step is empty.
     """
     outputs = [model.graph.type(value) for value in model.graph.outputs]
     full = (feed for feed in data if all(feed[name].size for name in model.inputs))
     for feed in (*full, *data):
-        pairs = (pair for name, type_ in model.inputs.items() for pair in zip(type_.shape, feed[name].shape, strict=True))
-        sizes = solve((equation for pair in pairs for equation in equations(*pair)), {})
+        sizes = _shown(model, feed, {})
         shapes = [shape_at(type_, sizes) for type_ in outputs]
         if not shapes or any(shape is None or 0 not in shape for shape in shapes):
             return feed
-    return {}
+    return None
+
+
+def _shown(model: Model, feed: Mapping[str, np.ndarray], sizes: Mapping[str, Dim]) -> dict[str, Dim]:
+    """Some sizes, and those that inputs of the model show."""
+    pairs = (pair for name, type_ in model.inputs.items() for pair in zip(type_.shape, feed[name].shape, strict=True))
+    return solve((equation for pair in pairs for equation in equations(*pair)), sizes)
 
 
 def _spread(shape: Sequence[int]) -> int:

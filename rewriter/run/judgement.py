@@ -15,7 +15,7 @@ from rewriter.search.candidate import Candidate
 __all__ = ["Judgement", "Predictions"]
 
 
-class Priced(Protocol):
+class _Priced(Protocol):
     """What tells where the time of candidates goes, by the cost model: a search."""
 
     def start(self) -> Candidate:
@@ -43,7 +43,7 @@ class Predictions:
     measured: int = 0
     estimated: int = 0
     calibrated: int = 0
-    search: Priced | None = None
+    search: _Priced | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,7 +343,7 @@ def _sized(types: Mapping[str, TensorType], binding: Mapping[str, Dim]) -> dict[
     """Types with sizes in place of symbols; 2 for the others."""
     others = {name: 2 for t in types.values() for dim in t.shape if isinstance(dim, SymDim) for name in dim.symbols()}
     whole: dict[str, Dim] = {**others, **binding}
-    return {n: TensorType(t.dtype, tuple(evaluate_dim(dim, whole) for dim in t.shape)) for n, t in types.items()}
+    return {name: type_.at(whole) for name, type_ in types.items()}
 
 
 def _may_be_typed(roots: Sequence[Term], types: Mapping[str, TensorType]) -> bool:
@@ -352,7 +352,7 @@ def _may_be_typed(roots: Sequence[Term], types: Mapping[str, TensorType]) -> boo
     except ValueError:
         return False
     except Undecided:
-        return True
+        pass
     return True
 
 

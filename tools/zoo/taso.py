@@ -69,6 +69,16 @@ class _ModelBuilder:
     def concat(self, *images: str) -> str:
         return self.node("Concat", *images, channels=sum(self.channels[image] for image in images), axis=1)
 
+    def linear(self, x: str, inputs: int, outputs: int) -> str:
+        return self.node("Add", self.node("MatMul", x, self.weight(inputs, outputs)), self.weight(outputs))
+
+    def heads(self, x: str, width: int, apart: str, perm: list[int]) -> str:
+        """A projection whose columns are set apart as the heads of an attention."""
+        return self.node("Transpose", self.node("Reshape", self.linear(x, width, width), apart), perm=perm)
+
+    def normalised(self, x: str, width: int, epsilon: float) -> str:
+        return self.node("LayerNormalization", x, self.weight(width), self.weight(width), axis=-1, epsilon=epsilon)
+
     def number(self, value: float) -> str:
         self.weights.append(numpy_helper.from_array(np.array(value, np.float32), f"w{len(self.weights)}"))
         return self.weights[-1].name
@@ -122,22 +132,14 @@ def bert(seed: int = 0, batch: int = 1, layers: int = 12, hidden: int = 768, len
     b, heads = _ModelBuilder(seed, batch), hidden // 64
     eighth, apart, side = b.number(0.125), b.integers(batch, length, heads, 64), b.integers(batch, length, hidden)
 
-    def linear(x: str, inputs: int, outputs: int) -> str:
-        return b.node("Add", b.node("MatMul", x, b.weight(inputs, outputs)), b.weight(outputs))
-
-    def split(x: str, perm: list[int]) -> str:
-        return b.node("Transpose", b.node("Reshape", linear(x, hidden, hidden), apart), perm=perm)
-
-    def normalised(x: str) -> str:
-        return b.node("LayerNormalization", x, b.weight(hidden), b.weight(hidden), axis=-1, epsilon=1e-12)
-
-    x = normalised("x")
+    x = b.normalised("x", hidden, 1e-12)
     for _ in range(layers):
-        query, key, value = (split(x, perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
+        query, key, value = (b.heads(x, hidden, apart, perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
         scores = b.node("Softmax", b.node("Mul", b.node("MatMul", query, key), eighth), axis=-1)
         attended = b.node("Reshape", b.node("Transpose", b.node("MatMul", scores, value), perm=[0, 2, 1, 3]), side)
-        x = normalised(b.node("Add", linear(attended, hidden, hidden), x))
-        x = normalised(b.node("Add", linear(b.node("Gelu", linear(x, hidden, 4 * hidden)), 4 * hidden, hidden), x))
+        x = b.normalised(b.node("Add", b.linear(attended, hidden, hidden), x), hidden, 1e-12)
+        inner = b.linear(b.node("Gelu", b.linear(x, hidden, 4 * hidden)), 4 * hidden, hidden)
+        x = b.normalised(b.node("Add", inner, x), hidden, 1e-12)
     return b.model("bert", {"x": (length, hidden)}, x)
 
 
@@ -149,23 +151,16 @@ def detr(seed: int = 0, batch: int = 1, layers: int = 6, hidden: int = 256, leng
     scale, apart, side = b.number(32**-0.5), b.integers(batch, length, heads, 32), b.integers(batch, length, hidden)
     positions = b.weight(1, length, hidden)
 
-    def linear(x: str, inputs: int, outputs: int) -> str:
-        return b.node("Add", b.node("MatMul", x, b.weight(inputs, outputs)), b.weight(outputs))
-
-    def split(x: str, perm: list[int]) -> str:
-        return b.node("Transpose", b.node("Reshape", linear(x, hidden, hidden), apart), perm=perm)
-
-    def normalised(x: str) -> str:
-        return b.node("LayerNormalization", x, b.weight(hidden), b.weight(hidden), axis=-1, epsilon=1e-5)
-
     x = "x"
     for _ in range(layers):
         placed = b.node("Add", x, positions)
-        query, key, value = split(placed, [0, 2, 1, 3]), split(placed, [0, 2, 3, 1]), split(x, [0, 2, 1, 3])
+        query, key = (b.heads(placed, hidden, apart, perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1]))
+        value = b.heads(x, hidden, apart, [0, 2, 1, 3])
         scores = b.node("Softmax", b.node("MatMul", b.node("Mul", query, scale), key), axis=-1)
         attended = b.node("Reshape", b.node("Transpose", b.node("MatMul", scores, value), perm=[0, 2, 1, 3]), side)
-        x = normalised(b.node("Add", x, linear(attended, hidden, hidden)))
-        x = normalised(b.node("Add", x, linear(b.node("Relu", linear(x, hidden, 8 * hidden)), 8 * hidden, hidden)))
+        x = b.normalised(b.node("Add", x, b.linear(attended, hidden, hidden)), hidden, 1e-5)
+        inner = b.linear(b.node("Relu", b.linear(x, hidden, 8 * hidden)), 8 * hidden, hidden)
+        x = b.normalised(b.node("Add", x, inner), hidden, 1e-5)
     return b.model("detr", {"x": (length, hidden)}, x)
 
 
@@ -322,26 +317,17 @@ def uniformer(seed: int = 0, batch: int = 1) -> onnx.ModelProto:
         x = b.node("Add", x, pointwise(near, width))
         return b.node("Add", x, pointwise(b.node("Gelu", pointwise(x, 4 * width)), width))
 
-    def linear(x: str, inputs: int, outputs: int) -> str:
-        return b.node("Add", b.node("MatMul", x, b.weight(inputs, outputs)), b.weight(outputs))
-
-    def normalised(x: str, width: int) -> str:
-        return b.node("LayerNormalization", x, b.weight(width), b.weight(width), axis=-1, epsilon=1e-6)
-
     def attending(x: str, side: int) -> str:
         width, image = b.channels[x], positioned(x)
         scale, apart = b.number(64**-0.5), b.integers(batch, side * side, width // 64, 64)
         x = b.node("Transpose", b.node("Reshape", image, b.integers(batch, width, side * side)), perm=[0, 2, 1])
-        y = normalised(x, width)
-        query, key, value = (
-            b.node("Transpose", b.node("Reshape", linear(y, width, width), apart), perm=perm)
-            for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3])
-        )
+        y = b.normalised(x, width, 1e-6)
+        query, key, value = (b.heads(y, width, apart, perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
         scores = b.node("Softmax", b.node("Mul", b.node("MatMul", query, key), scale), axis=-1)
         joined = b.node("Transpose", b.node("MatMul", scores, value), perm=[0, 2, 1, 3])
-        x = b.node("Add", x, linear(b.node("Reshape", joined, b.integers(batch, side * side, width)), width, width))
-        y = b.node("Gelu", linear(normalised(x, width), width, 4 * width))
-        x = b.node("Transpose", b.node("Add", x, linear(y, 4 * width, width)), perm=[0, 2, 1])
+        x = b.node("Add", x, b.linear(b.node("Reshape", joined, b.integers(batch, side * side, width)), width, width))
+        y = b.node("Gelu", b.linear(b.normalised(x, width, 1e-6), width, 4 * width))
+        x = b.node("Transpose", b.node("Add", x, b.linear(y, 4 * width, width)), perm=[0, 2, 1])
         return b.node("Reshape", x, b.integers(batch, width, side, side), channels=width)
 
     x, side = "x", 224
