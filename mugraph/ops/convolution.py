@@ -153,9 +153,6 @@ def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
     x, w, group = inputs[0], inputs[1], attrs["group"]
     if x.rank != w.rank or x.rank < 3:
         raise ShapeError(f"Conv of {x} with {w}")
-    kernel = concrete(w.shape[2:])
-    if kernel is None:
-        raise Undecided(f"Conv with weights {w}")
     channels = same_dim(x.shape[1], w.shape[1] * group)
     if channels is None:
         raise Undecided(f"whether {x.shape[1]} equals {w.shape[1] * group}", [(x.shape[1], w.shape[1] * group)])
@@ -167,7 +164,21 @@ def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
             raise Undecided(f"whether the bias {inputs[2]} has {w.shape[0]} channels", [(inputs[2].shape[0], w.shape[0])])
         if not fits:
             raise ShapeError(f"Conv with {w.shape[0]} channels and a bias {inputs[2]}")
-    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *_output_spatial(attrs, x.shape[2:], kernel))),)
+    kernel = concrete(w.shape[2:])
+    places = _patches(attrs, x.shape[2:], w) if kernel is None else _output_spatial(attrs, x.shape[2:], kernel)
+    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *places)),)
+
+
+def _patches(attrs: AttrMap, spatial: Sequence[Dim], w: TensorType) -> tuple[Dim, ...]:
+    """Numbers of places of kernels of unknown size that are as wide as their strides and touch each place of the image once.
+
+    Raises:
+        Undecided: nothing says that the kernel is one of these.
+    """
+    n, strides = len(spatial), attrs["strides"]
+    if attrs["pads"] != (0,) * 2 * n or attrs["dilations"] != (1,) * n or same_shape(strides, w.shape[2:]) is not True:
+        raise Undecided(f"Conv with weights {w}")
+    return tuple(divided(dim, stride) for dim, stride in zip(spatial, strides, strict=True))
 
 
 def _divides(group: Dim, channels: Dim) -> bool:

@@ -237,6 +237,13 @@ def test_a_stride_leaves_the_whole_part() -> None:
     assert type_.shape == (1, 4, floor_div(symbol("n") - 3, 2) + 1)
 
 
+def test_kernels_as_wide_as_their_strides_have_as_many_places_as_there_are_patches() -> None:
+    type_ = inferred(
+        "Conv[dilations=(1,1),group=1,pads=(0,0,0,0),strides=(k,m)](x, y)", "float[n,c,h*k,3*m] float[d,c,k,m]"
+    )
+    assert type_.shape == (symbol("n"), symbol("d"), symbol("h"), 3)
+
+
 @pytest.mark.parametrize(
     ("term", "types"),
     [
@@ -244,6 +251,10 @@ def test_a_stride_leaves_the_whole_part() -> None:
         ("MatMul(x, y)", "float[2,n] float[m,3]"),
         ("Squeeze[axes=(-1,)](x)", "float[2,n]"),
         ("Slice[axes=(-1,),ends=(4,),starts=(0,),steps=(1,)](x)", "float[n]"),
+        ("Conv[dilations=(1,),pads=(0,0),strides=(k,)](x, y)", "float[1,2,n] float[4,2,k]"),
+        ("Conv[dilations=(1,),pads=(0,0),strides=(k,)](x, y)", "float[1,2,3*m] float[4,2,m]"),
+        ("Conv[dilations=(1,),pads=(1,0),strides=(k,)](x, y)", "float[1,2,3*k] float[4,2,k]"),
+        ("Conv[dilations=(2,),pads=(0,0),strides=(k,)](x, y)", "float[1,2,3*k] float[4,2,k]"),
         ("MaxPool[ceil=true,dilations=(1,),kernel=(3,),pads=(0,0),strides=(2,)](x)", "float[1,2,n]"),
         ("Split[axis=-1,sizes=(2,m)].0(x)", "float[n]"),
         ("Range[dtype=int64,limit=n,start=1]()", ""),
