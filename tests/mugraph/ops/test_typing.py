@@ -238,9 +238,7 @@ def test_a_stride_leaves_the_whole_part() -> None:
 
 
 def test_kernels_as_wide_as_their_strides_have_as_many_places_as_there_are_patches() -> None:
-    type_ = inferred(
-        "Conv[dilations=(1,1),group=1,pads=(0,0,0,0),strides=(k,m)](x, y)", "float[n,c,h*k,3*m] float[d,c,k,m]"
-    )
+    type_ = inferred("Conv[dilations=(1,1),group=1,pads=(0,0,0,0),strides=(k,m)](x, y)", "float[n,c,h*k,3*m] float[d,c,k,m]")
     assert type_.shape == (symbol("n"), symbol("d"), symbol("h"), 3)
 
 

@@ -83,7 +83,7 @@ def test_another_form_of_what_was_measured_does_not_look_better(op: str, image: 
     table = shipped("nvidia-h200")
     assert measured in table.costs.values() and asked.key() not in table.costs
     price = Calibration(table.costs, H200, 0.0).factor(asked, roofline(asked)) * roofline(asked)
-    assert roofline(asked) < 0.1 * measured < 0.85 * measured < price < 1.25 * measured
+    assert roofline(asked) < 0.5 * measured < 0.85 * measured < price < 1.25 * measured
 
 
 def test_a_convolution_in_another_layout_is_of_the_same_kind() -> None:
@@ -94,7 +94,7 @@ def test_a_convolution_in_another_layout_is_of_the_same_kind() -> None:
 
 
 def test_what_is_far_away_says_nothing() -> None:
-    """A convolution of patches takes ten times its roofline, one of a residual network does not."""
+    """A convolution of patches takes twice its roofline, one of a residual network does not."""
     patches = signature("Conv", "1,3,224,224", "768,3,16,16", **WINDOW, group=1)
     residual = signature("Conv", "1,256,14,14", "256,256,3,3", **{**WINDOW, "strides": (1, 1)}, group=1)
     assert calibrated({patches: 100.0}, residual) == 1.0
