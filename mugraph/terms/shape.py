@@ -48,6 +48,7 @@ __all__ = [
     "smallest_number",
     "symbol",
     "symbols_within",
+    "type_at",
 ]
 
 
@@ -504,3 +505,9 @@ class TensorType:
 def shape_at(type_: TensorType | None, sizes: Mapping[str, Dim]) -> tuple[int, ...] | None:
     """The shape at some sizes as integers, or ``None`` where the type is not known or a symbol remains."""
     return None if type_ is None else concrete(type_.at(sizes).shape)
+
+
+def type_at(type_: TensorType | None, sizes: Mapping[str, Dim]) -> TensorType | None:
+    """The type at some sizes with integers for its shape, or ``None`` where these are not known."""
+    shape = shape_at(type_, sizes)
+    return None if type_ is None or shape is None else TensorType(type_.dtype, shape)

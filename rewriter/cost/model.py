@@ -18,7 +18,7 @@ from mugraph.blocks.sizes import bound_sizes
 from mugraph.deadline import heed
 from mugraph.graph import Graph, Node
 from mugraph.ops import Entrywise, Movement, ProductKind, get_operator, traits_of
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, shape_at
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, concrete, type_at
 from mugraph.terms.term import bind_attrs, walk
 from rewriter.cost import cpu
 from rewriter.cost.calibration import Calibration
@@ -87,10 +87,10 @@ class CostModel:
             return None
         operands: list[TensorType] = []
         for value in node.inputs:
-            type_ = graph.type(value)
-            if type_ is None or (shape := shape_at(type_, self.sizes)) is None:
+            type_ = type_at(graph.type(value), self.sizes)
+            if type_ is None:
                 return None
-            operands.append(TensorType(type_.dtype, shape))
+            operands.append(type_)
         constant = tuple(graph.tables.constant[v] for v in node.inputs)
         if len(operands) == 2 and traits_of(node.op).entrywise is Entrywise.ARITHMETIC:
             # It takes the time of moving its operands, whatever it computes, in whatever order they come and whether they are
@@ -277,13 +277,11 @@ class CostModel:
 
     def _folded(self, graph: Graph, node: Node) -> float:
         """A constant that is repeated has to be read from memory, where what it repeats would have stayed in the cache."""
-        types = [type_ for value in (node.values[0], *node.inputs) if (type_ := graph.type(value)) is not None]
-        if traits_of(node.op).movement is not Movement.REPETITION or len(types) <= len(node.inputs):
+        values = (node.values[0], *node.inputs)
+        types = [type_ for value in values if (type_ := type_at(graph.type(value), self.sizes)) is not None]
+        if traits_of(node.op).movement is not Movement.REPETITION or len(types) < len(values):
             return 0.0
-        shapes = [shape_at(type_, self.sizes) for type_ in types]
-        if any(shape is None for shape in shapes):
-            return 0.0
-        made, *read = (bytes_of(TensorType(t.dtype, shape or ())) for t, shape in zip(types, shapes, strict=True))
+        made, *read = map(bytes_of, types)
         return max(made - sum(read), 0) / (self.device.bandwidth * 1e3)
 
     def second_opinion(self, nodes: Iterable[tuple[Graph, Node]]) -> bool:

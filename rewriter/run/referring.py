@@ -16,7 +16,7 @@ from mugraph.deadline import heed
 from mugraph.files import Scratch
 from mugraph.onnx import Model, ReadFrom
 from mugraph.ops import get_operator
-from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, shape_at
+from mugraph.terms.shape import Dim, ShapeError, Undecided, type_at
 from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.reference import NoReference, NoRoom, References, bind_shape, reference_run
@@ -130,7 +130,7 @@ def _sizes(model: Model, feed: Mapping[str, np.ndarray]) -> Mapping[str, Dim]:
 def _at_sizes(model: Model, sizes: Mapping[str, Dim]) -> int:
     total = 0
     for node in model.graph.nodes():
-        types = [[_at(model.graph.type(value), sizes) for value in values] for values in (node.inputs, node.values)]
+        types = [[type_at(model.graph.type(value), sizes) for value in values] for values in (node.inputs, node.values)]
         inputs, outputs = ([type_ for type_ in each if type_ is not None] for each in types)
         attrs = dict(bind_attrs(node.attrs, sizes))
         is_known = len(inputs) + len(outputs) == len(node.inputs) + len(node.values) and not any(
@@ -142,9 +142,3 @@ def _at_sizes(model: Model, sizes: Mapping[str, Dim]) -> int:
         with suppress(Undecided, ShapeError):
             total += record.flops({**record.defaults, **attrs}, inputs, outputs)
     return total
-
-
-def _at(type_: TensorType | None, sizes: Mapping[str, Dim]) -> TensorType | None:
-    """A type at some sizes; ``None`` where these do not tell its shape."""
-    shape = shape_at(type_, sizes)
-    return None if type_ is None or shape is None else TensorType(type_.dtype, shape)

@@ -12,7 +12,7 @@ from mugraph.graph import Graph
 from mugraph.onnx import Model
 from mugraph.onnx.fold import Folder
 from mugraph.ops import NotExpressible, filled, get_operator
-from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, shape_at
+from mugraph.terms.shape import Dim, TensorType, Undecided, concrete, type_at
 from mugraph.terms.term import Term, bind_attrs, walk
 from rewriter.cost.signature import random_array, written
 from rewriter.search.match import Match, resolve
@@ -82,10 +82,10 @@ def _site(
     opsets = {"": model.opset}
 
     def measured(value: int) -> TensorType:
-        type_ = graph.type(value)
-        if type_ is None or (shape := shape_at(type_, sizes)) is None:
+        type_ = type_at(graph.type(value), sizes)
+        if type_ is None:
             raise Undecided(f"the type of {tables.names[value] or f'value {value}'} is unknown")
-        return TensorType(type_.dtype, shape)
+        return type_
 
     def folded(value: int) -> np.ndarray | None:
         return folder.fold(value) if tables.constant[value] and measured(value).size() <= _LARGEST else None
