@@ -176,6 +176,8 @@ def _words(pairing: Pairing, node: Node | None, other: Node | None) -> str:
     if other is None:
         return f"{ours.label(node)} stands in the place of an input or stored tensor"
     first, second = theirs.label(other), ours.label(node)
+    if theirs.bodies(other) and ours.bodies(node) and first.split()[0] == second.split()[0] and not pairing.is_like(node, other):
+        return f"{second} has a body that computes something else, or is told otherwise how to run it"
     if node.is_opaque or other.is_opaque or node.op != other.op:
         return f"{second} computes what {first} computed" if not pairing.is_like(node, other) else f"other operands of {second}"
     changed = _changed(dict(other.attrs), dict(node.attrs))

@@ -40,7 +40,7 @@ from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["Judged", "Proofs"]
+__all__ = ["Judged", "Proofs", "ProvedEquations"]
 
 _OPERATORS = 32
 """Most operators of the two sides of an equation that is given to the prover."""
@@ -57,6 +57,7 @@ class Judged:
         why_not: what keeps it from being proved.
         equation: in terms of the values that both models have; empty where it is too large to be written.
         composed: how far tensors that only the model after has are from what the equation says that they are made of.
+        by_bodies: it is proved since two control-flow nodes read the same and their bodies are proved equal.
     """
 
     is_proved: bool
@@ -65,6 +66,7 @@ class Judged:
     why_not: str = ""
     equation: str = ""
     composed: tuple[float, ...] = ()
+    by_bodies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +89,16 @@ class _Equation:
     errors: tuple[float, ...]
 
 
-class Proofs:
-    """Proves the claims of a pairing.
+class ProvedEquations:
+    """ProvedEquations and the rules that they are; equal ones are proved once.
 
     Args:
         deadline: after it no proof is begun.
     """
 
-    def __init__(self, pairing: Pairing, deadline: Deadline) -> None:
-        self.pairing, self._deadline = pairing, deadline
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
         self._known: dict[object, Rule | str] = {}
-        model = pairing.before.model
-        op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
-        defaults = {model.values[name]: default for name, default in model.defaults.items()}
-        self._weights = WeightOrigins(pairing.before, pairing.after)
-        self._oracle = RangeOracle(op_types, True, Folder(model, model.graph).fold, defaults, True)
 
     @cached_property
     def _prover(self) -> Prover:
@@ -110,6 +107,42 @@ class Proofs:
     @cached_property
     def _shipped(self) -> frozenset[str]:
         return frozenset(rule.id for rule in shipped_rules())
+
+    def ships(self, rule: Rule) -> bool:
+        """Whether a rule is one of those that the package ships."""
+        return rule.id in self._shipped
+
+    def rule(self, candidate: CandidateRule) -> Rule | str:
+        """The rule that an equation is, checked; or why there is none."""
+        key = (*candidate.source, *candidate.target, *sorted(candidate.types.items()))
+        if key not in self._known:
+            if self._deadline.is_over():
+                return "the time for proofs was over"
+            self._known[key] = self._proved(candidate)
+        return self._known[key]
+
+    def _proved(self, candidate: CandidateRule) -> Rule | str:
+        try:
+            proof: Proof | None = self._prover.certify(candidate.source, candidate.target, candidate.types)
+        except (ShapeError, Undecided, KeyError) as problem:
+            return f"it cannot be typed: {problem}"
+        if proof is None:
+            return "no certificate was found"
+        rule = proof.rule(candidate, FloatClass.REASSOCIATES, {})
+        problems = check(rule, load_axioms())
+        return f"the checker objects: {problems[0]}" if problems else rule
+
+
+class Proofs:
+    """Proves the claims of a pairing."""
+
+    def __init__(self, pairing: Pairing, equations: ProvedEquations) -> None:
+        self.pairing, self._equations = pairing, equations
+        model = pairing.before.model
+        op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
+        defaults = {model.values[name]: default for name, default in model.defaults.items()}
+        self._weights = WeightOrigins(pairing.before, pairing.after)
+        self._oracle = RangeOracle(op_types, True, Folder(model, model.graph).fold, defaults, True)
 
     @property
     def origins(self) -> int:
@@ -126,10 +159,10 @@ class Proofs:
             return Judged(False, why_not=equation)
         reasons: list[str] = []
         for spelled in _spellings(equation):
-            rule = self._rule(spelled.candidate)
+            rule = self._equations.rule(spelled.candidate)
             problem = self._unmatched(rule, claim, spelled) if isinstance(rule, Rule) else rule
             if isinstance(rule, Rule) and problem is None:
-                return Judged(True, rule, rule.id in self._shipped, "", str(spelled.candidate), equation.errors)
+                return Judged(True, rule, self._equations.ships(rule), "", str(spelled.candidate), equation.errors)
             reasons += [problem] if problem else []
         return Judged(False, why_not=reasons[0], equation=str(equation.candidate))
 
@@ -146,7 +179,7 @@ class Proofs:
             return f"v{stands}" if stands in shared or pairing.before.maker(value) is None else None
 
         def paired(value: int) -> str | None:
-            pair = pairing.pair_of(value) if pairing.after.made(value) != own else None
+            pair = pairing.pair_of(value) if pairing.after.made(value) != own or node is None else None
             return f"v{pair}" if pair is not None else None if pairing.after.maker(value) is not None else f"o{value}"
 
         written: dict[int, Term] = {}
@@ -266,26 +299,6 @@ class Proofs:
             return None if stands in inner and self.pairing.before.maker(value) is not None else f"v{stands}"
 
         return leaf
-
-    def _rule(self, candidate: CandidateRule) -> Rule | str:
-        """The rule that an equation is, checked; or why there is none. Equal equations are proved once."""
-        key = (*candidate.source, *candidate.target, *sorted(candidate.types.items()))
-        if key not in self._known:
-            if self._deadline.is_over():
-                return "the time for proofs was over"
-            self._known[key] = self._proved(candidate)
-        return self._known[key]
-
-    def _proved(self, candidate: CandidateRule) -> Rule | str:
-        try:
-            proof: Proof | None = self._prover.certify(candidate.source, candidate.target, candidate.types)
-        except (ShapeError, Undecided, KeyError) as problem:
-            return f"it cannot be typed: {problem}"
-        if proof is None:
-            return "no certificate was found"
-        rule = proof.rule(candidate, FloatClass.REASSOCIATES, {})
-        problems = check(rule, load_axioms())
-        return f"the checker objects: {problems[0]}" if problems else rule
 
     def _unmatched(self, rule: Rule, claim: EqualityClaim, equation: _Equation) -> str | None:
         """Why a rule does not apply where the claim stands; ``None`` where it does.

@@ -1,4 +1,4 @@
-"""One of two models that are compared: the nodes of its main graph, and what they compute on some inputs in float64."""
+"""One of two models, or bodies, that are compared: the nodes of its graph, and what they compute on some inputs in float64."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import numpy as np
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
 from mugraph.onnx import Model
+from mugraph.onnx.bodies import GraphBody
 from mugraph.onnx.kinds import drawing_nodes, opaque_kind
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import (
     DataType,
     DerivedSymbol,
+    Dim,
     ShapeError,
     TensorType,
     Undecided,
@@ -43,28 +45,36 @@ _HELD_BY = {
 class ComparedModel:
     """A model whose nodes can be evaluated one by one.
 
-    What a control-flow node computes is one step: its bodies are not looked into.
+    What a control-flow node computes is one step here: its bodies are models by themselves (:mod:`modeldiff.bodies`).
 
     Args:
-        model: as it was read.
+        model: as it was read, or a body of one.
         feeds: inputs by name, of this model.
         usual: how many of them, the first ones, are of the usual scale and sizes; the others are probes.
+        body: the number of the body that it is; 0 for a whole model.
+        sizes: what dimension symbols around a body are, for each of the feeds.
 
     Attributes:
         failed: numbers of the probes on which some node cannot be evaluated that can on the usual inputs.
-        nodes: of the main graph, operands first, and what computes tensors of which they are told a size alone.
+        nodes: of the graph, operands first, and what computes tensors of which they are told a size alone.
         place: of each node in that order.
         drawing: those that draw random numbers: of two that are alike neither is the other.
     """
 
-    def __init__(self, model: Model, feeds: Sequence[Mapping[str, np.ndarray]], usual: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        feeds: Sequence[Mapping[str, np.ndarray]],
+        usual: int,
+        body: int = 0,
+        sizes: Sequence[Mapping[str, Dim]] = (),
+    ) -> None:
         self.usual, self.failed, self._feeds = usual, set[int](), feeds
         self.model, self.graph, self.tables = model, model.graph, model.graph.tables
-        self._results = {value for bodies in model.bodies.values() for body in bodies for value in body.outputs}
         self._kind = opaque_kind(model)
         self._sized: dict[str, tuple[int, int]] = {}
         for value, type_ in enumerate(self.tables.types):
-            if value not in self.tables.bodies and value not in self.tables.captured:
+            if self.tables.bodies.get(value, 0) == body:
                 for axis, dim in enumerate(() if type_ is None else type_.shape):
                     if (size := plain_symbol(dim)) is not None:
                         self._sized.setdefault(size, (value, axis))
@@ -72,6 +82,8 @@ class ComparedModel:
         self.drawing = drawing_nodes(model, self.nodes)
         self.place = {node: number for number, node in enumerate(self.nodes)}
         self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
+        for run, known in zip(self._runs, sizes, strict=False):
+            run.sizes.update({**known, **run.sizes})
         self._deciding, self._upstream = rounding_decisions(self.graph, self.nodes)
         self._fed = [RunTensors(model, feed, exact=False) for feed in feeds] if self._upstream else []
         self._typed: dict[int, Arrays] = {}
@@ -91,8 +103,22 @@ class ComparedModel:
                 stack.extend((maker[0], False) for maker in made if maker is not None and maker[0] not in entered)
 
     def operands(self, node: Node) -> Sequence[int]:
-        """What a node reads in the main graph; results of its bodies are no operands."""
-        return [v for v in node.inputs if v not in self._results] if node.is_opaque else node.inputs
+        """What a node reads in its own graph; results of its bodies are no operands."""
+        results = {value for body in self.bodies(node) for value in body.outputs}
+        return [value for value in node.inputs if value not in results] if results else node.inputs
+
+    def bodies(self, node: Node) -> tuple[GraphBody, ...]:
+        """Those of a control-flow node, where they were read."""
+        return self.model.bodies.get(node.origin, ()) if node.origin is not None and node.is_opaque else ()
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs on which it is evaluated."""
+        return len(self._runs)
+
+    def sizes(self, number: int) -> Mapping[str, Dim]:
+        """What is known of dimension symbols on one of the inputs."""
+        return self._runs[number].sizes
 
     def rests_on(self, node: Node) -> Sequence[int]:
         """What a node reads, and the tensors of which it is told a size: as many as are not zero, for instance."""
@@ -261,7 +287,7 @@ class ComparedModel:
         bind_shape(self._runs[number].sizes, self.graph.type(value), array.shape)
 
     def evaluated(self) -> dict[int, Arrays]:
-        """All values of the main graph that can be computed."""
+        """All values of the graph that can be computed."""
         arrays: dict[int, Arrays] = {}
 
         def read(value: int) -> Arrays | None:
