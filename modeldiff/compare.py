@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 import networkx as nx
 
+from modeldiff.beyond import other_attributes, shown_beyond
 from modeldiff.bodies import body_pairs, is_wired_alike, partners
 from modeldiff.faults import ModelDifference, explained, other_defaults, suspects
 from modeldiff.inputs import SEEDS, CommonInputs, common_inputs, fed_to
@@ -241,6 +242,10 @@ def _judged(
             known = judged[number] = _by_bodies(claims[number], proofs.pairing, bodies) or proofs.judged(claims[number])
             by = "constants, computed" if known.rule is None else f"rule {known.rule.id}"
             _LOGGER.info("%s: %s", name(claims[number].after), by if known.is_proved else f"tested; {known.why_not}")
+    for number, known in judged.items():
+        if not known.is_proved:
+            beyond = shown_beyond(proofs.pairing, claims[number], proofs.oracle)
+            judged[number] = replace(known, beyond=beyond)
     return [(claim, judged[number]) for number, claim in enumerate(claims)]
 
 
@@ -370,11 +375,20 @@ def _regions(
         if not all(known.is_proved for _, known in claims):
             shown = {place for body in within if body.verdict is Equality.PROVED for place in body.places}
             reasons += tuple(dict.fromkeys(pairing.untaken(first, second, shown)))
-            reasons += tuple(reason for claim, known in claims if not known.is_proved for reason in pairing.other_weights(claim))
+            for claim, known in claims:
+                reasons += () if known.is_proved else tuple(_unshown(pairing, claim, known))
             if not found:
                 reasons += tuple(reason for body in within for reason in _untold(body))
         yield DiffRegion(_verdict(second, claims, found, reasons), tuple(first), tuple(second), claims, found, reasons, within)
     yield from alone
+
+
+def _unshown(pairing: Pairing, claim: EqualityClaim, known: Judged) -> Iterator[str]:
+    """Why two values need not be equal that are on all inputs."""
+    yield from pairing.other_weights(claim)
+    yield from other_attributes(pairing, claim)
+    if known.beyond:
+        yield f"'{pairing.after.name(claim.after)}': {known.beyond}"
 
 
 def _untold(body: ComparedBody) -> Iterator[str]:
@@ -427,7 +441,7 @@ def _verdict(
     """Of a region. What only the model before computes is computed there twice, or read by nobody that is left."""
     if differences:
         return Equality.DIFFERENT
-    if after and (reasons or not claims):
+    if reasons or (after and not claims):
         return Equality.UNDECIDED
     return Equality.PROVED if all(known.is_proved for _, known in claims) else Equality.TESTED
 

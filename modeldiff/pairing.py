@@ -25,7 +25,7 @@ from mugraph.terms.term import Attrs, bind_attrs
 from rewriter.reference import INFINITE, Error, NoReference, worst
 from rewriter.run.accept import FLOORS
 
-__all__ = ["Compared", "EqualityClaim", "Numbers", "Pairing"]
+__all__ = ["Compared", "EqualityClaim", "Numbers", "Pairing", "numbers_in"]
 
 _TELLING = 16
 """Different numbers of a tensor from which on equal tensors are no coincidence."""
@@ -142,7 +142,7 @@ class Pairing:
         self._rounded: set[int] = set()
         self._enter_before()
         self._rounding = {node: dtype for node in before.nodes if (dtype := before.rounds_to(node)) is not None}
-        self._numbers_before = frozenset(number for node in before.nodes for number in _numbers_in(node)) | _scalars(before)
+        self._numbers_before = frozenset(number for node in before.nodes for number in numbers_in(node)) | _scalars(before)
         for node in after.nodes:
             heed()
             self._visit(node)
@@ -238,6 +238,15 @@ class Pairing:
         """The value before the change that has the name of one after it."""
         return self._named.get(self.after.tables.names[value] or "")
 
+    def following(self, values: Collection[int]) -> set[int]:
+        """What the model before computes of any of some values."""
+        known, found = set(values), set[int]()
+        for node in self.before.nodes:
+            if node.op != "Identity" and any(self.stands_for(value) in known for value in self.before.operands(node)):
+                found.update(map(self.stands_for, node.values))
+                known.update(map(self.stands_for, node.values))
+        return found
+
     # The model after
 
     def pair_of(self, value: int) -> int | None:
@@ -308,7 +317,7 @@ class Pairing:
                         after.learn(value, number, array)
                 return
         numbers = [self._operand(value) for value in operands]
-        is_new = not self._numbers_before.issuperset(_numbers_in(node))
+        is_new = not self._numbers_before.issuperset(numbers_in(node))
         if node.is_opaque or is_new or after.has_rounded_numbers(node) or any(self._is_rounded(value) for value in operands):
             self._rounded.update(node.values)
         results: Sequence[Arrays | None] = [None] * len(node.values)
@@ -392,7 +401,7 @@ class Pairing:
             return arrays[number]
 
         try:
-            actual = self.before.in_own_types(nodes, before, number, read)
+            actual = self.before.replayed(nodes, before, number, read, exact=False)
         except NoReference:
             return INFINITE
         return distance(np.asarray(actual, wanted[number].dtype), wanted[number])
@@ -480,7 +489,7 @@ def _tells(arrays: Arrays) -> bool:
     return len(np.unique(first.reshape(-1)[:_LOOKED_AT])) >= _TELLING
 
 
-def _numbers_in(node: Node) -> frozenset[np.float32]:
+def numbers_in(node: Node) -> frozenset[np.float32]:
     """The floats among a node's attributes, rounded as ONNX has them."""
     values = (item for _, value in node.attrs for item in (value if isinstance(value, tuple) else (value,)))
     return frozenset(np.float32(item) for item in values if isinstance(item, float))

@@ -57,6 +57,7 @@ class Judged:
         why_not: what keeps it from being proved.
         equation: in terms of the values that both models have; empty where it is too large to be written.
         composed: how far tensors that only the model after has are from what the equation says that they are made of.
+        beyond: on which operands, that no input gives, the two are not equal; empty where they were found on none.
         by_bodies: it is proved since two control-flow nodes read the same and their bodies are proved equal.
     """
 
@@ -67,6 +68,7 @@ class Judged:
     equation: str = ""
     composed: tuple[float, ...] = ()
     by_bodies: bool = False
+    beyond: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,11 @@ class ProvedEquations:
 
 
 class Proofs:
-    """Proves the claims of a pairing."""
+    """Proves the claims of a pairing.
+
+    Attributes:
+        oracle: of the ranges of values of the model before.
+    """
 
     def __init__(self, pairing: Pairing, equations: ProvedEquations) -> None:
         self.pairing, self._equations = pairing, equations
@@ -142,7 +148,7 @@ class Proofs:
         op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
         defaults = {model.values[name]: default for name, default in model.defaults.items()}
         self._weights = WeightOrigins(pairing.before, pairing.after)
-        self._oracle = RangeOracle(op_types, True, Folder(model, model.graph).fold, defaults, True)
+        self.oracle = RangeOracle(op_types, True, Folder(model, model.graph).fold, defaults, True)
 
     @property
     def origins(self) -> int:
@@ -268,28 +274,18 @@ class Proofs:
         late = {value for value in sides[1] - sides[0] if not before.tables.constant[value]}
         if not late:
             return source, target, written
-        below = self._following(late) - sides[1]
+        below = self.pairing.following(late) - sides[1]
         if below & sides[0]:
             inner = {self.pairing.stands_for(value) for value, term in written.items() if term.inputs}
             longer: dict[int, Term] = {}
             deeper = _term(before, claim.before, self._cut(below | inner), longer)
             source, written = (source, written) if isinstance(deeper, str) else (deeper, longer)
-        below = self._following({self.pairing.stands_for(v) for v in written if not before.tables.constant[v]})
+        below = self.pairing.following({self.pairing.stands_for(v) for v in written if not before.tables.constant[v]})
         spelled: dict[str, Term] = {}
         for value in late & below:
             term = _term(before, value, self._cut(below), dict(written))
             spelled |= {} if isinstance(term, str) else {f"v{value}": term}
         return source, substitute(target, spelled), written
-
-    def _following(self, values: Collection[int]) -> set[int]:
-        """What the model before computes of any of some values."""
-        before, stands_for = self.pairing.before, self.pairing.stands_for
-        known, found = set(values), set[int]()
-        for node in before.nodes:
-            if node.op != "Identity" and any(stands_for(value) in known for value in before.operands(node)):
-                found.update(map(stands_for, node.values))
-                known.update(map(stands_for, node.values))
-        return found
 
     def _cut(self, inner: Collection[int]) -> Callable[[int], str | None]:
         """The variables for values of the model before, of which some are written out."""
@@ -319,7 +315,7 @@ class Proofs:
                 filled = equation.filled.get(term.name) if term.is_var else None
                 binding[substitute(term, equation.filled)] = value if filled is None else self._literal(value)
             match = replace(match, direction=Direction(rule, True), binding=binding)
-            shown = check_guards(match, before.graph, self._oracle)
+            shown = check_guards(match, before.graph, self.oracle)
             if not isinstance(shown, NoMatch):
                 return None
             reason = shown.reason

@@ -7,6 +7,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import onnx
+from onnx.helper import get_attribute_value
 
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
@@ -29,6 +31,7 @@ from mugraph.terms.shape import (
 from mugraph.terms.term import Attrs, attr_symbols, make_attrs, walk
 from rewriter.reference import NoReference, bind_shape, rounding_decisions
 from rewriter.reference.nodes import RunTensors, computed, widen
+from rulegen.mine.cuts import shortest
 
 __all__ = ["Arrays", "ComparedModel", "content_digest", "defining_numbers", "rounding_of"]
 
@@ -59,6 +62,7 @@ class ComparedModel:
         nodes: of the graph, operands first, and what computes tensors of which they are told a size alone.
         place: of each node in that order.
         drawing: those that draw random numbers: of two that are alike neither is the other.
+        deciding: those that make integers of floats by rounding.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class ComparedModel:
         self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
         for run, known in zip(self._runs, sizes, strict=False):
             run.sizes.update({**known, **run.sizes})
-        self._deciding, self._upstream = rounding_decisions(self.graph, self.nodes)
+        self.deciding, self._upstream = rounding_decisions(self.graph, self.nodes)
         self._fed = [RunTensors(model, feed, exact=False) for feed in feeds] if self._upstream else []
         self._typed: dict[int, Arrays] = {}
         self._digests: dict[int, bytes] = {}
@@ -142,6 +146,28 @@ class ComparedModel:
             attrs: those of the node, with dimension symbols that mean the same in both models.
         """
         return self._kind(node) if node.is_opaque else (node.op, repr(attrs))
+
+    def operator(self, node: Node) -> tuple[str, str]:
+        """The domain and name of a node's operator; of one that a record describes no domain."""
+        if not node.is_opaque or node.origin is None:
+            return "", node.op
+        origin = self.model.origins[node.origin]
+        return f"{origin.domain}:", origin.op_type
+
+    def attributes(self, node: Node, attrs: Attrs) -> dict[str, object]:
+        """The attributes of a node; of an opaque one as its file has them, those that it leaves out as its schema has them.
+
+        Args:
+            attrs: those of a node that a record describes.
+        """
+        if not node.is_opaque or node.origin is None:
+            return {name: shortest(np.float32(value)) if isinstance(value, float) else value for name, value in attrs}
+        origin, version = self.model.origins[node.origin], self.model.opset
+        found: dict[str, object] = {}
+        if origin.domain in ("", "ai.onnx") and onnx.defs.has(origin.op_type, version, ""):
+            known = onnx.defs.get_schema(origin.op_type, version, "").attributes.values()
+            found = {a.name: _plain(a.default_value) for a in known if a.default_value.type}
+        return {**found, **{a.name: _plain(a) for a in origin.attribute}}
 
     def label(self, node: Node) -> str:
         """The node as its file names it."""
@@ -233,7 +259,7 @@ class ComparedModel:
                     arrays = computed(self.model, self.graph, bare, [array[number] for array in narrow], run, exact=False)
                     for kept, array in zip(own, arrays, strict=True):
                         kept.append(np.asarray(array))
-                if not followed or node not in self._deciding:
+                if not followed or node not in self.deciding:
                     arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
             except NoReference:
                 self.failed |= {number} if number >= self.usual else set()
@@ -245,13 +271,16 @@ class ComparedModel:
             self._typed.update(zip(node.values, own, strict=True))
         return results
 
-    def in_own_types(self, nodes: Sequence[Node], value: int, number: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
-        """What some nodes, operands first, compute of a value on one of the inputs in the model's own types. Raises NoReference.
+    def replayed(
+        self, nodes: Sequence[Node], value: int, number: int, read: Callable[[int], np.ndarray], exact: bool
+    ) -> np.ndarray:
+        """What some nodes, operands first, compute of a value on one of the inputs. Raises NoReference.
 
         Args:
             read: a value that none of them computes, in float64.
+            exact: in float64, not in the model's own types.
         """
-        run = RunTensors(self.model, self._feeds[number], exact=False)
+        run = RunTensors(self.model, self._feeds[number], exact)
         run.sizes.update(self._runs[number].sizes)
         arrays: dict[int, np.ndarray] = {}
         for node in nodes:
@@ -260,12 +289,15 @@ class ComparedModel:
                 if made not in arrays:
                     type_, array = self.graph.type(made), read(made)
                     with np.errstate(over="ignore"):
-                        arrays[made] = array if type_ is None else array.astype(type_.dtype.numpy())
+                        arrays[made] = array if exact or type_ is None else array.astype(type_.dtype.numpy())
             given = [arrays[self.made(operand)] for operand in operands]
             with np.errstate(all="ignore"):
-                results = computed(self.model, self.graph, replace(node, inputs=tuple(operands)), given, run, exact=False)
-            arrays.update(zip(node.values, map(np.asarray, results), strict=True))
-        return arrays[self.made(value)]
+                results = computed(self.model, self.graph, replace(node, inputs=tuple(operands)), given, run, exact)
+            arrays.update(
+                (v, self._rounded(node, np.asarray(a)) if exact else np.asarray(a))
+                for v, a in zip(node.values, results, strict=True)
+            )
+        return arrays[self.made(value)] if nodes else read(self.made(value))
 
     def rounds_to(self, node: Node) -> DataType | None:
         """The type to which a node rounds: of a Cast between floats to one that does not hold all numbers of the other."""
@@ -305,6 +337,14 @@ class ComparedModel:
             except NoReference:
                 continue
         return arrays
+
+
+def _plain(attribute: onnx.AttributeProto) -> object:
+    """An attribute's value: a number or text, or what is written of anything else."""
+    value = get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return shortest(np.float32(value)) if isinstance(value, float) else value if isinstance(value, int) else str(value)
 
 
 def rounding_of(given: TensorType, made: TensorType) -> DataType | None:
