@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from modeldiff.compare import ComparedBody, DiffRegion, Equality, ModelComparison
 from modeldiff.faults import ModelDifference
@@ -12,14 +12,14 @@ from modeldiff.pairing import EqualityClaim
 from modeldiff.proofs import Judged
 from mugraph.graph import Node
 from rewriter.report.graphs import ChangedRegion, operator_counts
-from rewriter.report.page import Block, Page, Section, fold, picture, render, table, text, text_list
+from rewriter.report.page import Block, Page, Section, VerdictClass, fold, picture, render, table, text, text_list
 from rules_db.show.picture import svg
 from rules_db.show.words import proof_in_words
 from rules_db.trust.rule import Rule
 
 __all__ = ["as_json", "as_page", "in_brief", "region_lines", "sentence", "tested_on"]
 
-_CLASSES: Mapping[Equality, Literal["good", "bad", "open"]] = {
+_CLASSES: Mapping[Equality, VerdictClass] = {
     Equality.PROVED: "good",
     Equality.TESTED: "good",
     Equality.UNDECIDED: "open",
@@ -249,10 +249,11 @@ def _changes(comparison: ModelComparison) -> list[Block]:
     return [
         fold(
             f"change-{number + 1}",
-            f"{region.verdict}: {in_brief(comparison, region)}",
+            in_brief(comparison, region),
             [text_list(region_lines(comparison, region))],
             [number],
             is_open=region.verdict is Equality.DIFFERENT,
+            badge=(str(region.verdict), _CLASSES[region.verdict]),
         )
         for number, region in order
     ]
@@ -261,4 +262,4 @@ def _changes(comparison: ModelComparison) -> list[Block]:
 def _rule(rule: Rule, places: list[int]) -> Block:
     words = "\n".join(proof_in_words(rule.conditions, rule.certificate, tuple(rule.attrs)))
     blocks = [picture(svg(rule), f"Both sides of rule {rule.id}"), {"kind": "pre", "text": words}]
-    return fold(f"rule-{rule.id}", f"{rule.id}: {rule}", blocks, places)
+    return fold(f"rule-{rule.id}", str(rule), blocks, places, facts=f"rule {rule.id}", is_term=True)
