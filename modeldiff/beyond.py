@@ -43,7 +43,7 @@ def shown_beyond(pairing: Pairing, claim: EqualityClaim, oracle: RangeOracle) ->
         if arrays is None:
             continue
         ours, theirs = arrays
-        if ours.shape != theirs.shape or not pairing.is_equal(claim.after, claim.before, distance(ours, theirs)):
+        if ours.shape != theirs.shape or pairing.is_apart(claim.after, claim.before, distance(ours, theirs)):
             sample = largest_difference(ours, theirs)
             where = f"of operands that are {factor:.6g} times those on inputs of seed 1, as far as they may be"
             return f"{where}, {sample or 'it is another tensor'}: no input shows that"

@@ -35,6 +35,8 @@ _EXACT = 1e-10
 """Relative error that float64 leaves of two formulas of one number."""
 _NEAR = 1e-5
 """Distance of two projections, of unit vectors, within which the tensors themselves are compared."""
+_CANCELLING = 100.0
+"""How many times the distance of usual tensors rounding may leave of others."""
 _ELSEWHERE = " of the model after"
 """Behind a dimension symbol of the model after that is none of the model before."""
 
@@ -418,6 +420,10 @@ class Pairing:
     def is_equal(self, value: int, before: int, error: Error) -> bool:
         """Whether a distance is one of rounding alone: to its type, or to what the model before rounds to on the way there."""
         return is_within(error, self._limit(value, before))
+
+    def is_apart(self, value: int, before: int, error: Error) -> bool:
+        """Whether a distance is one that no rounding explains, also of operands among which more cancels than usually."""
+        return not is_within(error, _CANCELLING * self._limit(value, before))
 
     def _limit(self, value: int, before: int) -> float:
         type_ = self.after.graph.type(value)

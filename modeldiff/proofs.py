@@ -18,7 +18,7 @@ import numpy as np
 
 from modeldiff.pairing import EqualityClaim, Pairing
 from modeldiff.sides import ComparedModel, defining_numbers, rounding_of
-from modeldiff.weights import Nearby, WeightOrigins, merged
+from modeldiff.weights import Nearby, WeightOrigins, merged, normalised
 from mugraph.blocks.operator import KERNEL
 from mugraph.deadline import Deadline
 from mugraph.domains.base import FLOATS
@@ -249,7 +249,7 @@ class Proofs:
         inner = [(value, term) for value, term in written.items() if tables.constant[value] and term.inputs]
         computed = [(term, arrays[0]) for value, term in inner if (arrays := self.pairing.numbers_before(value))]
         stored = {f"v{value}" for value in tensors}
-        products = merged(source, lambda term: term.is_var and term.name in stored)
+        products = [each for of in (merged, normalised) for each in of(source, lambda term: term.is_var and term.name in stored)]
         factors = Nearby(tensors, numbers, tuple(computed), tuple(dict.fromkeys(products)))
         spelled: dict[str, Term] = {}
         errors: list[float] = []

@@ -70,6 +70,19 @@ def test_operands_stay_within_what_they_may_be(tmp_path: Path) -> None:
     assert compared(tmp_path, bounded, model("y = Sigmoid(x)"), seconds=0).verdict is Equality.TESTED
 
 
+def test_rounding_of_weights_is_not_told(tmp_path: Path) -> None:
+    """On operands of the other sign more may cancel behind a folded weight than on the usual ones."""
+    generator = np.random.default_rng(3)
+    kernel, offset = generator.standard_normal((512, 256)).astype("f4"), generator.standard_normal(512).astype("f4")
+    scale = generator.standard_normal(512).astype("f4")
+    ends = "(float[64,256] x) => (float[64,512] y)"
+    before = small_model(
+        f"{ends} {{ r = Relu(x) p = MatMul(r, w) s = Mul(p, f) y = Add(s, b) }}", w=kernel.T.copy(), f=scale, b=offset
+    )
+    after = small_model(f"{ends} {{ r = Relu(x) p = MatMul(r, w) y = Add(p, b) }}", w=kernel.T * scale, b=offset)
+    assert compared(tmp_path, before, after, seconds=0).verdict is Equality.TESTED
+
+
 @pytest.mark.parametrize("name", [name for name in PAIRS if name != "rewritten_branches"])
 def test_nothing_is_told_of_models_that_are_equal(name: str, tmp_path: Path) -> None:
     """Also where no time is left for proofs."""
