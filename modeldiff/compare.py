@@ -1,20 +1,23 @@
-"""Two models compared: the regions in which they differ, each with its verdict."""
+"""Two models compared, and their bodies: the regions in which they differ, each with its verdict."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import networkx as nx
 
+from modeldiff.beyond import other_attributes, shown_beyond
+from modeldiff.bodies import body_pairs, is_wired_alike, partners
 from modeldiff.faults import ModelDifference, explained, other_defaults, suspects
 from modeldiff.inputs import SEEDS, CommonInputs, common_inputs, fed_to
 from modeldiff.pairing import EqualityClaim, Numbers, Pairing
-from modeldiff.proofs import Judged, Proofs
+from modeldiff.proofs import Judged, Proofs, ProvedEquations
 from modeldiff.sides import ComparedModel
 from mugraph.deadline import Deadline
 from mugraph.graph import Node
@@ -24,7 +27,7 @@ from rewriter.reference import Error, InputError, compare, worst
 from rewriter.run.accept import FLOORS
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["ComparedOutput", "DiffRegion", "Equality", "ModelComparison", "compare_models"]
+__all__ = ["ComparedBody", "ComparedOutput", "DiffRegion", "Equality", "ModelComparison", "compare_models"]
 
 _LOGGER = logging.getLogger(__name__)
 _MOST = 32
@@ -53,6 +56,7 @@ class DiffRegion:
         claims: the results that correspond, with what is known of each.
         differences: where it differs.
         reasons: why it is undecided.
+        bodies: those of its control-flow nodes, which are models by themselves.
     """
 
     verdict: Equality
@@ -61,6 +65,27 @@ class DiffRegion:
     claims: tuple[tuple[EqualityClaim, Judged], ...] = ()
     differences: tuple[ModelDifference, ...] = ()
     reasons: tuple[str, ...] = ()
+    bodies: tuple[ComparedBody, ...] = ()
+
+
+@dataclass(frozen=True)
+class ComparedBody:
+    """What is known of two bodies in one place of two control-flow nodes, as of models (:class:`ModelComparison`).
+
+    Attributes:
+        name: of the body.
+        places: the node and attribute that hold it, before and after.
+        verdict: of all its results, for whatever the body is fed.
+        is_entered: whether some input runs it; else it is compared on what the node reads.
+    """
+
+    name: str
+    places: tuple[tuple[Node, str], tuple[Node, str]]
+    verdict: Equality
+    regions: tuple[DiffRegion, ...]
+    pairing: Pairing
+    inputs: CommonInputs
+    is_entered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,22 +168,69 @@ def compare_models(
     known, inputs = evaluated.numbers, evaluated.inputs
     sides = evaluated.side, _side(models[1], inputs)
     told("pairing nodes")
-    pairing = _paired(sides[0], sides[1], known, tolerance, told)
-    claims = [*pairing.claims, *_output_claims(pairing)]
     deadline = Deadline()
     deadline.end_in(seconds)
-    judged = _judged(claims, Proofs(pairing, deadline), progress)
+    work = _Work(tolerance, ProvedEquations(deadline), told, progress)
+    pairing = _paired(partial(Pairing, *sides, known, tolerance=tolerance), told)
+    regions = tuple(_compared(pairing, inputs, work))
     deadline.end()
-    differences = [explained(pairing, after, before) for after, before in pairing.pins.items()]
-    differences += other_defaults(pairing)
-    regions = tuple(_regions(pairing, judged, differences))
     told("running the second model in onnxruntime")
     outputs, problems = _outputs(models[1], pairing, inputs, regions)
     return ModelComparison(regions, outputs, pairing, inputs, (*inputs.notes, *problems))
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the comparisons of two models and of their bodies share.
+
+    Attributes:
+        equations: that are proved.
+        told, progress: of steps that are logged, and of those that are not.
+    """
+
+    tolerance: float | None
+    equations: ProvedEquations
+    told: Callable[[str], None]
+    progress: Callable[[str], None]
+
+
+def _compared(pairing: Pairing, inputs: CommonInputs, work: _Work) -> Iterator[DiffRegion]:
+    """The regions of two models or bodies that were paired."""
+    bodies = {node: tuple(_compared_bodies(pairing, node, other, inputs, work)) for node, other in partners(pairing)}
+    claims = [*pairing.claims, *_output_claims(pairing)]
+    judged = _judged(claims, Proofs(pairing, work.equations), bodies, work.progress)
+    differences = [explained(pairing, after, before) for after, before in pairing.pins.items()]
+    differences += other_defaults(pairing)
+    yield from _regions(pairing, judged, differences, bodies)
+
+
+def _compared_bodies(pairing: Pairing, node: Node, other: Node, inputs: CommonInputs, work: _Work) -> Iterator[ComparedBody]:
+    """The bodies of a node after the change and of the one before it in whose place it stands."""
+    for pair in body_pairs(pairing, node, other, inputs):
+        name = f"{pair.attribute} of {pairing.after.label(node)}"
+        work.told(f"comparing {name}")
+        numbers = list(range(len(pair.inputs.probes)))
+        while True:  # without the inputs on which some node cannot be evaluated
+            before, after = pair.sides(numbers)
+            known = Numbers(before)
+            if not before.failed:
+                break
+            numbers = [number for place, number in enumerate(numbers) if place not in before.failed]
+        fed = CommonInputs(tuple(pair.inputs.probes[number] for number in numbers), (), ())
+        within = _paired(partial(Pairing, before, after, known, tolerance=work.tolerance, around=(pairing, pair.fed)), work.told)
+        regions = tuple(_compared(within, fed, work))
+        verdict = heaviest([region.verdict for region in regions])
+        if not all(_corresponds(within, value, place) for value, place in _output_pairs(within)):
+            verdict = heaviest([verdict, Equality.UNDECIDED])
+        places = (other, pair.attribute), (node, pair.attribute)
+        yield ComparedBody(name, places, verdict, regions, within, fed, pair.is_entered)
+
+
 def _judged(
-    claims: Sequence[EqualityClaim], proofs: Proofs, progress: Callable[[str], None]
+    claims: Sequence[EqualityClaim],
+    proofs: Proofs,
+    bodies: Mapping[Node, Sequence[ComparedBody]],
+    progress: Callable[[str], None],
 ) -> list[tuple[EqualityClaim, Judged]]:
     """The claims as they are judged; those that are not proved once more, where more came to be known of weights meanwhile."""
     judged, name = dict[int, Judged](), proofs.pairing.after.name
@@ -167,10 +239,29 @@ def _judged(
         seen = proofs.origins
         for number in open_:
             progress(f"proving {number + 1} of {len(claims)}: '{name(claims[number].after)}'")
-            known = judged[number] = proofs.judged(claims[number])
+            known = judged[number] = _by_bodies(claims[number], proofs.pairing, bodies) or proofs.judged(claims[number])
             by = "constants, computed" if known.rule is None else f"rule {known.rule.id}"
             _LOGGER.info("%s: %s", name(claims[number].after), by if known.is_proved else f"tested; {known.why_not}")
+    for number, known in judged.items():
+        if not known.is_proved:
+            beyond = shown_beyond(proofs.pairing, claims[number], proofs.oracle)
+            judged[number] = replace(known, beyond=beyond)
     return [(claim, judged[number]) for number, claim in enumerate(claims)]
+
+
+def _by_bodies(claim: EqualityClaim, pairing: Pairing, bodies: Mapping[Node, Sequence[ComparedBody]]) -> Judged | None:
+    """A claim of two control-flow nodes: proved where all of their bodies are, and they read the same; ``None`` of others."""
+    node, other = pairing.after.maker(claim.after), pairing.before.maker(claim.before)
+    if node is None or other is None or node not in bodies:
+        return None
+    if node.values.index(claim.after) != other.values.index(claim.before):
+        return Judged(False, why_not="it is another result of its node")
+    if len(bodies[node]) < len(pairing.after.bodies(node)):
+        return Judged(False, why_not="it is not known what its bodies are fed")
+    if not is_wired_alike(pairing, node, other):
+        return Judged(False, why_not="its node reads other values")
+    open_ = [f"{body.name} is {body.verdict}" for body in bodies[node] if body.verdict is not Equality.PROVED]
+    return Judged(not open_, why_not="; ".join(open_), by_bodies=not open_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,25 +284,27 @@ def _evaluable(model: Model, inputs: CommonInputs) -> _FirstModel:
     return _FirstModel(side, numbers, inputs) if not side.failed else _evaluable(model, inputs.without(side.failed))
 
 
-def _paired(
-    before: ComparedModel, after: ComparedModel, known: Numbers, tolerance: float | None, progress: Callable[[str], None]
-) -> Pairing:
-    """The pairing in which all outputs correspond, for those that differ where they begin to."""
-    pins: dict[int, int] = {}
-    pairing = Pairing(before, after, known, pins, tolerance)
-    while len(pins) < _MOST and (unequal := next(_unequal(pairing), None)) is not None:
-        progress(f"looking for difference {len(pins) + 1}")
+def _paired(pair: Callable[[Mapping[int, int]], Pairing], progress: Callable[[str], None]) -> Pairing:
+    """The pairing in which all outputs correspond, for those that differ where they begin to.
+
+    Args:
+        pair: makes one in which some values are taken to correspond though they differ.
+    """
+    pairing = pair({})
+    after = pairing.after
+    while len(pairing.pins) < _MOST and (unequal := next(_unequal(pairing), None)) is not None:
+        progress(f"looking for difference {len(pairing.pins) + 1}")
         best: Pairing | None = None
         for pin in suspects(pairing, *unequal):
-            trial = Pairing(before, after, known, {**pins, after.made(pin[0]): pin[1]}, tolerance)
-            if trial.explained > pairing.explained and after.made(pin[0]) not in pins:
+            trial = pair({**pairing.pins, after.made(pin[0]): pin[1]})
+            if trial.explained > pairing.explained and after.made(pin[0]) not in pairing.pins:
                 best = trial
                 break
         if best is None:  # what computes the output is other throughout
-            best = Pairing(before, after, known, {**pins, after.made(unequal[0]): unequal[1]}, tolerance)
+            best = pair({**pairing.pins, after.made(unequal[0]): unequal[1]})
             if best.pins == pairing.pins:
                 return best
-        pins, pairing = dict(best.pins), best
+        pairing = best
     return pairing
 
 
@@ -246,7 +339,10 @@ def _output_claims(pairing: Pairing) -> Iterator[EqualityClaim]:
 
 
 def _regions(
-    pairing: Pairing, judged: Sequence[tuple[EqualityClaim, Judged]], differences: Sequence[ModelDifference]
+    pairing: Pairing,
+    judged: Sequence[tuple[EqualityClaim, Judged]],
+    differences: Sequence[ModelDifference],
+    bodies: Mapping[Node, tuple[ComparedBody, ...]],
 ) -> Iterator[DiffRegion]:
     """What is not common to both models, in connected parts: cut where values correspond."""
     before, after = pairing.before, pairing.after
@@ -275,11 +371,32 @@ def _regions(
         claims = tuple(item for item in items if not isinstance(item, ModelDifference))
         found = tuple(item for item in items if isinstance(item, ModelDifference))
         reasons = tuple(f"{after.label(node)}: {pairing.unknown[node]}" for node in second if node in pairing.unknown)
+        within = tuple(body for node in second for body in bodies.get(node, ()))
         if not all(known.is_proved for _, known in claims):
-            reasons += tuple(dict.fromkeys(pairing.untaken(first, second)))
-            reasons += tuple(reason for claim, known in claims if not known.is_proved for reason in pairing.other_weights(claim))
-        yield DiffRegion(_verdict(second, claims, found, reasons), tuple(first), tuple(second), claims, found, reasons)
+            shown = {place for body in within if body.verdict is Equality.PROVED for place in body.places}
+            reasons += tuple(dict.fromkeys(pairing.untaken(first, second, shown)))
+            for claim, known in claims:
+                reasons += () if known.is_proved else tuple(_unshown(pairing, claim, known))
+            if not found:
+                reasons += tuple(reason for body in within for reason in _untold(body))
+        yield DiffRegion(_verdict(second, claims, found, reasons), tuple(first), tuple(second), claims, found, reasons, within)
     yield from alone
+
+
+def _unshown(pairing: Pairing, claim: EqualityClaim, known: Judged) -> Iterator[str]:
+    """Why two values need not be equal that are on all inputs."""
+    yield from pairing.other_weights(claim)
+    yield from other_attributes(pairing, claim)
+    if known.beyond:
+        yield f"'{pairing.after.name(claim.after)}': {known.beyond}"
+
+
+def _untold(body: ComparedBody) -> Iterator[str]:
+    """Why numbers of a node do not say that a body computes the same."""
+    if body.verdict is Equality.UNDECIDED:
+        yield f"{body.name} is undecided"
+    elif body.verdict is Equality.DIFFERENT and body.is_entered:
+        yield f"{body.name} differs, which shows at no result of its node"
 
 
 def _changed(pairing: Pairing) -> tuple[list[Node], list[Node], nx.Graph]:
@@ -324,7 +441,7 @@ def _verdict(
     """Of a region. What only the model before computes is computed there twice, or read by nobody that is left."""
     if differences:
         return Equality.DIFFERENT
-    if after and (reasons or not claims):
+    if reasons or (after and not claims):
         return Equality.UNDECIDED
     return Equality.PROVED if all(known.is_proved for _, known in claims) else Equality.TESTED
 

@@ -15,7 +15,7 @@ from mugraph.graph import Node
 from mugraph.terms.term import format_value
 from rewriter.reference.nodes import widen
 
-__all__ = ["ModelDifference", "Sample", "explained", "other_defaults", "suspects"]
+__all__ = ["ModelDifference", "Sample", "changed_attributes", "explained", "largest_difference", "other_defaults", "suspects"]
 
 _TELLING = 1e-7
 """Relative error from which on usual inputs show a difference."""
@@ -141,7 +141,7 @@ def explained(pairing: Pairing, after: int, before: int) -> ModelDifference:
     shapes = [list(array[feed].shape) for array in arrays if array is not None]
     if shapes[0] != shapes[1]:
         return ModelDifference(after, before, f"{words}; the shape is {shapes[0]}, not {shapes[1]}", feed)
-    return ModelDifference(after, before, words, feed, _sample(arrays[0][feed], arrays[1][feed]))
+    return ModelDifference(after, before, words, feed, largest_difference(arrays[0][feed], arrays[1][feed]))
 
 
 def other_defaults(pairing: Pairing) -> Iterator[ModelDifference]:
@@ -165,7 +165,7 @@ def other_defaults(pairing: Pairing) -> Iterator[ModelDifference]:
             continue
         arrays = [widen(side.model.defaults[name].load()) for side in (ours, theirs)]
         if arrays[0].tobytes() != arrays[1].tobytes() or arrays[0].shape != arrays[1].shape:
-            sample = _sample(*arrays) if arrays[0].shape == arrays[1].shape else None
+            sample = largest_difference(*arrays) if arrays[0].shape == arrays[1].shape else None
             yield ModelDifference(after, before, f"input '{name}' is another number where it is not fed", None, sample)
 
 
@@ -176,9 +176,11 @@ def _words(pairing: Pairing, node: Node | None, other: Node | None) -> str:
     if other is None:
         return f"{ours.label(node)} stands in the place of an input or stored tensor"
     first, second = theirs.label(other), ours.label(node)
+    if theirs.bodies(other) and ours.bodies(node) and first.split()[0] == second.split()[0] and not pairing.is_like(node, other):
+        return f"{second} has a body that computes something else, or is told otherwise how to run it"
     if node.is_opaque or other.is_opaque or node.op != other.op:
         return f"{second} computes what {first} computed" if not pairing.is_like(node, other) else f"other operands of {second}"
-    changed = _changed(dict(other.attrs), dict(node.attrs))
+    changed = changed_attributes(dict(other.attrs), dict(node.attrs))
     differences = [f"{name} is {new}, not {old}" for name, (old, new) in changed.items()]
     for number, (a, b) in enumerate(zip(ours.operands(node), theirs.operands(other), strict=False), 1):
         if pairing.pair_of(a) == pairing.stands_for(b):
@@ -194,7 +196,7 @@ def _words(pairing: Pairing, node: Node | None, other: Node | None) -> str:
     return f"{second}: {'; '.join(differences) or 'its operands differ'}"
 
 
-def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, tuple[str, str]]:
+def changed_attributes(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, tuple[str, str]]:
     """Attributes that differ, as text."""
     names = dict.fromkeys((*before, *after))
     texts = {name: tuple(format_value(side[name]) if name in side else "absent" for side in (before, after)) for name in names}
@@ -203,7 +205,9 @@ def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> dict[
 
 def _other_numbers(after: Arrays | None, before: Arrays | None) -> str:
     assert after is not None and before is not None, "both are known"
-    return "another shape" if after[0].shape != before[0].shape else str(_sample(after[0], before[0]) or "another type")
+    return (
+        "another shape" if after[0].shape != before[0].shape else str(largest_difference(after[0], before[0]) or "another type")
+    )
 
 
 def _telling_feed(after: Arrays | None, before: Arrays | None, usual: int) -> int | None:
@@ -217,7 +221,7 @@ def _telling_feed(after: Arrays | None, before: Arrays | None, usual: int) -> in
     return usual + int(np.argmax(errors[usual:]))
 
 
-def _sample(ours: np.ndarray, theirs: np.ndarray) -> Sample | None:
+def largest_difference(ours: np.ndarray, theirs: np.ndarray) -> Sample | None:
     """The entry in which tensors of one shape differ most."""
     if not ours.size or ours.dtype.kind in "OSU":
         return None

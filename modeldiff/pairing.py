@@ -8,7 +8,7 @@ each pair of values is a claim by itself: of equal operands, equal results.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,12 +19,13 @@ from modeldiff.sides import Arrays, ComparedModel
 from mugraph.deadline import heed
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
+from mugraph.onnx.bodies import BRANCHES
 from mugraph.terms.shape import DataType, Dim, symbol
 from mugraph.terms.term import Attrs, bind_attrs
 from rewriter.reference import INFINITE, Error, NoReference, worst
 from rewriter.run.accept import FLOORS
 
-__all__ = ["Compared", "EqualityClaim", "Numbers", "Pairing"]
+__all__ = ["Compared", "EqualityClaim", "Numbers", "Pairing", "numbers_in"]
 
 _TELLING = 16
 """Different numbers of a tensor from which on equal tensors are no coincidence."""
@@ -34,6 +35,8 @@ _EXACT = 1e-10
 """Relative error that float64 leaves of two formulas of one number."""
 _NEAR = 1e-5
 """Distance of two projections, of unit vectors, within which the tensors themselves are compared."""
+_CANCELLING = 100.0
+"""How many times the distance of usual tensors rounding may leave of others."""
 _ELSEWHERE = " of the model after"
 """Behind a dimension symbol of the model after that is none of the model before."""
 
@@ -103,6 +106,8 @@ class Pairing:
         pins: values after the change and those before it that are taken to correspond though they differ.
         tolerance: relative error below which two values are equal; ``None`` for what float64 leaves of equal formulas, or a few
             units in the last place of their types where tensors were rounded to these or a runtime's kernels computed them.
+        around: of two bodies, the pairing of the graphs that they stand in, and of what they are fed: inputs after to inputs
+            before. Inputs and outputs of models have names, those of bodies places.
 
     Attributes:
         paired: value after to value before; of the values before each stands for all that are computed alike.
@@ -119,8 +124,11 @@ class Pairing:
         known: Numbers,
         pins: Mapping[int, int],
         tolerance: float | None = None,
+        around: tuple[Pairing, Mapping[int, int]] | None = None,
     ) -> None:
         self.before, self.after, self.pins, self.tolerance = before, after, pins, tolerance
+        self._around: Pairing | None = None if around is None else around[0]
+        self._fed: Mapping[int, int] = {} if around is None else around[1]
         self.paired: dict[int, int] = {}
         self.claims: list[EqualityClaim] = []
         self.unknown: dict[Node, str] = {}
@@ -136,7 +144,7 @@ class Pairing:
         self._rounded: set[int] = set()
         self._enter_before()
         self._rounding = {node: dtype for node in before.nodes if (dtype := before.rounds_to(node)) is not None}
-        self._numbers_before = frozenset(number for node in before.nodes for number in _numbers_in(node)) | _scalars(before)
+        self._numbers_before = frozenset(number for node in before.nodes for number in numbers_in(node)) | _scalars(before)
         for node in after.nodes:
             heed()
             self._visit(node)
@@ -146,17 +154,21 @@ class Pairing:
         """How many nodes after the change are nodes before it, and how many values rest on numbers: what is not different."""
         return len(self.kept) + len(self.claims)
 
-    def untaken(self, first: Sequence[Node], second: Sequence[Node]) -> Iterator[str]:
-        """Branches, of nodes before and after, that none of the inputs takes: of what they compute numbers tell nothing."""
+    def untaken(self, first: Sequence[Node], second: Sequence[Node], shown: Collection[tuple[Node, str]]) -> Iterator[str]:
+        """Branches, of nodes before and after, that none of the inputs takes: of what they compute numbers tell nothing.
+
+        Args:
+            shown: nodes and attributes of branches of which more is known.
+        """
         reads = (self.before, first, self.numbers_before), (self.after, second, self.numbers)
         for side, nodes, numbers in reads:
             for node in nodes:
                 if not side.is_conditional(node) or side.tables.constant[node.inputs[0]]:
                     continue
                 taken = {bool(array.reshape(-1)[0]) for array in numbers(node.inputs[0]) or ()}
-                if len(taken) < 2:
-                    which = "else" if taken == {True} else "then"
-                    yield f"{side.label(node)}: no input takes its {which}_branch"
+                which = BRANCHES[1] if taken == {True} else BRANCHES[0]
+                if len(taken) < 2 and (node, which) not in shown:
+                    yield f"{side.label(node)}: no input takes its {which}"
 
     def other_weights(self, claim: EqualityClaim) -> Iterator[str]:
         """Stored operands in which two nodes differ that are one node else: that none of the inputs shows it is by chance, as
@@ -222,11 +234,20 @@ class Pairing:
             type_ = None if pair is None else self.before.graph.type(pair)
             if type_ is not None:
                 return type_.shape[axis]
-        return symbol(f"{name}{_ELSEWHERE}")
+        return symbol(f"{name}{_ELSEWHERE}") if self._around is None else self._around._size(name)
 
     def namesake(self, value: int) -> int | None:
         """The value before the change that has the name of one after it."""
         return self._named.get(self.after.tables.names[value] or "")
+
+    def following(self, values: Collection[int]) -> set[int]:
+        """What the model before computes of any of some values."""
+        known, found = set(values), set[int]()
+        for node in self.before.nodes:
+            if node.op != "Identity" and any(self.stands_for(value) in known for value in self.before.operands(node)):
+                found.update(map(self.stands_for, node.values))
+                known.update(map(self.stands_for, node.values))
+        return found
 
     # The model after
 
@@ -238,7 +259,7 @@ class Pairing:
         if self.after.graph.definition(made) is not None:
             return None
         key = self.after.constant_key(made)
-        other = self._constants.get(key) if key is not None else self._input(made)
+        other = self._constants.get(key) if key is not None and made not in self._fed else self._input(made)
         if key is not None and other is None and made not in self._alone:
             other = self._number_like(made)
             self._alone |= {made} if other is None else set()
@@ -260,6 +281,8 @@ class Pairing:
         return self._own.get(made) if made in self._own else self.numbers(value)
 
     def _input(self, value: int) -> int | None:
+        if self._around is not None:
+            return self._fed.get(value)
         name = self.after.tables.names[value]
         return next((v for v in self.before.graph.inputs if self.before.tables.names[v] == name), None)
 
@@ -296,7 +319,7 @@ class Pairing:
                         after.learn(value, number, array)
                 return
         numbers = [self._operand(value) for value in operands]
-        is_new = not self._numbers_before.issuperset(_numbers_in(node))
+        is_new = not self._numbers_before.issuperset(numbers_in(node))
         if node.is_opaque or is_new or after.has_rounded_numbers(node) or any(self._is_rounded(value) for value in operands):
             self._rounded.update(node.values)
         results: Sequence[Arrays | None] = [None] * len(node.values)
@@ -380,7 +403,7 @@ class Pairing:
             return arrays[number]
 
         try:
-            actual = self.before.in_own_types(nodes, before, number, read)
+            actual = self.before.replayed(nodes, before, number, read, exact=False)
         except NoReference:
             return INFINITE
         return distance(np.asarray(actual, wanted[number].dtype), wanted[number])
@@ -397,6 +420,10 @@ class Pairing:
     def is_equal(self, value: int, before: int, error: Error) -> bool:
         """Whether a distance is one of rounding alone: to its type, or to what the model before rounds to on the way there."""
         return is_within(error, self._limit(value, before))
+
+    def is_apart(self, value: int, before: int, error: Error) -> bool:
+        """Whether a distance is one that no rounding explains, also of operands among which more cancels than usually."""
+        return not is_within(error, _CANCELLING * self._limit(value, before))
 
     def _limit(self, value: int, before: int) -> float:
         type_ = self.after.graph.type(value)
@@ -441,6 +468,8 @@ class Pairing:
 
     def output_order(self) -> list[int]:
         """For each output after the change, the number of the one before: of its name, or else in its place."""
+        if self._around is not None:
+            return list(range(len(self.after.graph.outputs)))
         names = [self.before.tables.names[v] for v in self.before.graph.outputs]
         ours = [self.after.tables.names[v] for v in self.after.graph.outputs]
         return [names.index(name) if set(ours) <= set(names) else place for place, name in enumerate(ours)]
@@ -466,7 +495,7 @@ def _tells(arrays: Arrays) -> bool:
     return len(np.unique(first.reshape(-1)[:_LOOKED_AT])) >= _TELLING
 
 
-def _numbers_in(node: Node) -> frozenset[np.float32]:
+def numbers_in(node: Node) -> frozenset[np.float32]:
     """The floats among a node's attributes, rounded as ONNX has them."""
     values = (item for _, value in node.attrs for item in (value if isinstance(value, tuple) else (value,)))
     return frozenset(np.float32(item) for item in values if isinstance(item, float))

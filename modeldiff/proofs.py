@@ -18,7 +18,7 @@ import numpy as np
 
 from modeldiff.pairing import EqualityClaim, Pairing
 from modeldiff.sides import ComparedModel, defining_numbers, rounding_of
-from modeldiff.weights import Nearby, WeightOrigins, merged
+from modeldiff.weights import Nearby, WeightOrigins, merged, normalised
 from mugraph.blocks.operator import KERNEL
 from mugraph.deadline import Deadline
 from mugraph.domains.base import FLOATS
@@ -40,7 +40,7 @@ from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["Judged", "Proofs"]
+__all__ = ["Judged", "Proofs", "ProvedEquations"]
 
 _OPERATORS = 32
 """Most operators of the two sides of an equation that is given to the prover."""
@@ -57,6 +57,8 @@ class Judged:
         why_not: what keeps it from being proved.
         equation: in terms of the values that both models have; empty where it is too large to be written.
         composed: how far tensors that only the model after has are from what the equation says that they are made of.
+        beyond: on which operands, that no input gives, the two are not equal; empty where they were found on none.
+        by_bodies: it is proved since two control-flow nodes read the same and their bodies are proved equal.
     """
 
     is_proved: bool
@@ -65,6 +67,8 @@ class Judged:
     why_not: str = ""
     equation: str = ""
     composed: tuple[float, ...] = ()
+    by_bodies: bool = False
+    beyond: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +91,16 @@ class _Equation:
     errors: tuple[float, ...]
 
 
-class Proofs:
-    """Proves the claims of a pairing.
+class ProvedEquations:
+    """ProvedEquations and the rules that they are; equal ones are proved once.
 
     Args:
         deadline: after it no proof is begun.
     """
 
-    def __init__(self, pairing: Pairing, deadline: Deadline) -> None:
-        self.pairing, self._deadline = pairing, deadline
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
         self._known: dict[object, Rule | str] = {}
-        model = pairing.before.model
-        op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
-        defaults = {model.values[name]: default for name, default in model.defaults.items()}
-        self._weights = WeightOrigins(pairing.before, pairing.after)
-        self._oracle = RangeOracle(op_types, True, Folder(model, model.graph).fold, defaults, True)
 
     @cached_property
     def _prover(self) -> Prover:
@@ -110,6 +109,46 @@ class Proofs:
     @cached_property
     def _shipped(self) -> frozenset[str]:
         return frozenset(rule.id for rule in shipped_rules())
+
+    def ships(self, rule: Rule) -> bool:
+        """Whether a rule is one of those that the package ships."""
+        return rule.id in self._shipped
+
+    def rule(self, candidate: CandidateRule) -> Rule | str:
+        """The rule that an equation is, checked; or why there is none."""
+        key = (*candidate.source, *candidate.target, *sorted(candidate.types.items()))
+        if key not in self._known:
+            if self._deadline.is_over():
+                return "the time for proofs was over"
+            self._known[key] = self._proved(candidate)
+        return self._known[key]
+
+    def _proved(self, candidate: CandidateRule) -> Rule | str:
+        try:
+            proof: Proof | None = self._prover.certify(candidate.source, candidate.target, candidate.types)
+        except (ShapeError, Undecided, KeyError) as problem:
+            return f"it cannot be typed: {problem}"
+        if proof is None:
+            return "no certificate was found"
+        rule = proof.rule(candidate, FloatClass.REASSOCIATES, {})
+        problems = check(rule, load_axioms())
+        return f"the checker objects: {problems[0]}" if problems else rule
+
+
+class Proofs:
+    """Proves the claims of a pairing.
+
+    Attributes:
+        oracle: of the ranges of values of the model before.
+    """
+
+    def __init__(self, pairing: Pairing, equations: ProvedEquations) -> None:
+        self.pairing, self._equations = pairing, equations
+        model = pairing.before.model
+        op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
+        defaults = {model.values[name]: default for name, default in model.defaults.items()}
+        self._weights = WeightOrigins(pairing.before, pairing.after)
+        self.oracle = RangeOracle(op_types, True, Folder(model, model.graph).fold, defaults, True)
 
     @property
     def origins(self) -> int:
@@ -126,10 +165,10 @@ class Proofs:
             return Judged(False, why_not=equation)
         reasons: list[str] = []
         for spelled in _spellings(equation):
-            rule = self._rule(spelled.candidate)
+            rule = self._equations.rule(spelled.candidate)
             problem = self._unmatched(rule, claim, spelled) if isinstance(rule, Rule) else rule
             if isinstance(rule, Rule) and problem is None:
-                return Judged(True, rule, rule.id in self._shipped, "", str(spelled.candidate), equation.errors)
+                return Judged(True, rule, self._equations.ships(rule), "", str(spelled.candidate), equation.errors)
             reasons += [problem] if problem else []
         return Judged(False, why_not=reasons[0], equation=str(equation.candidate))
 
@@ -146,7 +185,7 @@ class Proofs:
             return f"v{stands}" if stands in shared or pairing.before.maker(value) is None else None
 
         def paired(value: int) -> str | None:
-            pair = pairing.pair_of(value) if pairing.after.made(value) != own else None
+            pair = pairing.pair_of(value) if pairing.after.made(value) != own or node is None else None
             return f"v{pair}" if pair is not None else None if pairing.after.maker(value) is not None else f"o{value}"
 
         written: dict[int, Term] = {}
@@ -210,7 +249,7 @@ class Proofs:
         inner = [(value, term) for value, term in written.items() if tables.constant[value] and term.inputs]
         computed = [(term, arrays[0]) for value, term in inner if (arrays := self.pairing.numbers_before(value))]
         stored = {f"v{value}" for value in tensors}
-        products = merged(source, lambda term: term.is_var and term.name in stored)
+        products = [each for of in (merged, normalised) for each in of(source, lambda term: term.is_var and term.name in stored)]
         factors = Nearby(tensors, numbers, tuple(computed), tuple(dict.fromkeys(products)))
         spelled: dict[str, Term] = {}
         errors: list[float] = []
@@ -235,28 +274,18 @@ class Proofs:
         late = {value for value in sides[1] - sides[0] if not before.tables.constant[value]}
         if not late:
             return source, target, written
-        below = self._following(late) - sides[1]
+        below = self.pairing.following(late) - sides[1]
         if below & sides[0]:
             inner = {self.pairing.stands_for(value) for value, term in written.items() if term.inputs}
             longer: dict[int, Term] = {}
             deeper = _term(before, claim.before, self._cut(below | inner), longer)
             source, written = (source, written) if isinstance(deeper, str) else (deeper, longer)
-        below = self._following({self.pairing.stands_for(v) for v in written if not before.tables.constant[v]})
+        below = self.pairing.following({self.pairing.stands_for(v) for v in written if not before.tables.constant[v]})
         spelled: dict[str, Term] = {}
         for value in late & below:
             term = _term(before, value, self._cut(below), dict(written))
             spelled |= {} if isinstance(term, str) else {f"v{value}": term}
         return source, substitute(target, spelled), written
-
-    def _following(self, values: Collection[int]) -> set[int]:
-        """What the model before computes of any of some values."""
-        before, stands_for = self.pairing.before, self.pairing.stands_for
-        known, found = set(values), set[int]()
-        for node in before.nodes:
-            if node.op != "Identity" and any(stands_for(value) in known for value in before.operands(node)):
-                found.update(map(stands_for, node.values))
-                known.update(map(stands_for, node.values))
-        return found
 
     def _cut(self, inner: Collection[int]) -> Callable[[int], str | None]:
         """The variables for values of the model before, of which some are written out."""
@@ -266,26 +295,6 @@ class Proofs:
             return None if stands in inner and self.pairing.before.maker(value) is not None else f"v{stands}"
 
         return leaf
-
-    def _rule(self, candidate: CandidateRule) -> Rule | str:
-        """The rule that an equation is, checked; or why there is none. Equal equations are proved once."""
-        key = (*candidate.source, *candidate.target, *sorted(candidate.types.items()))
-        if key not in self._known:
-            if self._deadline.is_over():
-                return "the time for proofs was over"
-            self._known[key] = self._proved(candidate)
-        return self._known[key]
-
-    def _proved(self, candidate: CandidateRule) -> Rule | str:
-        try:
-            proof: Proof | None = self._prover.certify(candidate.source, candidate.target, candidate.types)
-        except (ShapeError, Undecided, KeyError) as problem:
-            return f"it cannot be typed: {problem}"
-        if proof is None:
-            return "no certificate was found"
-        rule = proof.rule(candidate, FloatClass.REASSOCIATES, {})
-        problems = check(rule, load_axioms())
-        return f"the checker objects: {problems[0]}" if problems else rule
 
     def _unmatched(self, rule: Rule, claim: EqualityClaim, equation: _Equation) -> str | None:
         """Why a rule does not apply where the claim stands; ``None`` where it does.
@@ -306,7 +315,7 @@ class Proofs:
                 filled = equation.filled.get(term.name) if term.is_var else None
                 binding[substitute(term, equation.filled)] = value if filled is None else self._literal(value)
             match = replace(match, direction=Direction(rule, True), binding=binding)
-            shown = check_guards(match, before.graph, self._oracle)
+            shown = check_guards(match, before.graph, self.oracle)
             if not isinstance(shown, NoMatch):
                 return None
             reason = shown.reason

@@ -1,4 +1,4 @@
-"""One of two models that are compared: the nodes of its main graph, and what they compute on some inputs in float64."""
+"""One of two models, or bodies, that are compared: the nodes of its graph, and what they compute on some inputs in float64."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import onnx
+from onnx.helper import get_attribute_value
 
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
 from mugraph.onnx import Model
+from mugraph.onnx.bodies import GraphBody
 from mugraph.onnx.kinds import drawing_nodes, opaque_kind
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import (
     DataType,
     DerivedSymbol,
+    Dim,
     ShapeError,
     TensorType,
     Undecided,
@@ -27,6 +31,7 @@ from mugraph.terms.shape import (
 from mugraph.terms.term import Attrs, attr_symbols, make_attrs, walk
 from rewriter.reference import NoReference, bind_shape, rounding_decisions
 from rewriter.reference.nodes import RunTensors, computed, widen
+from rulegen.mine.cuts import shortest
 
 __all__ = ["Arrays", "ComparedModel", "content_digest", "defining_numbers", "rounding_of"]
 
@@ -43,28 +48,37 @@ _HELD_BY = {
 class ComparedModel:
     """A model whose nodes can be evaluated one by one.
 
-    What a control-flow node computes is one step: its bodies are not looked into.
+    What a control-flow node computes is one step here: its bodies are models by themselves (:mod:`modeldiff.bodies`).
 
     Args:
-        model: as it was read.
+        model: as it was read, or a body of one.
         feeds: inputs by name, of this model.
         usual: how many of them, the first ones, are of the usual scale and sizes; the others are probes.
+        body: the number of the body that it is; 0 for a whole model.
+        sizes: what dimension symbols around a body are, for each of the feeds.
 
     Attributes:
         failed: numbers of the probes on which some node cannot be evaluated that can on the usual inputs.
-        nodes: of the main graph, operands first, and what computes tensors of which they are told a size alone.
+        nodes: of the graph, operands first, and what computes tensors of which they are told a size alone.
         place: of each node in that order.
         drawing: those that draw random numbers: of two that are alike neither is the other.
+        deciding: those that make integers of floats by rounding.
     """
 
-    def __init__(self, model: Model, feeds: Sequence[Mapping[str, np.ndarray]], usual: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        feeds: Sequence[Mapping[str, np.ndarray]],
+        usual: int,
+        body: int = 0,
+        sizes: Sequence[Mapping[str, Dim]] = (),
+    ) -> None:
         self.usual, self.failed, self._feeds = usual, set[int](), feeds
         self.model, self.graph, self.tables = model, model.graph, model.graph.tables
-        self._results = {value for bodies in model.bodies.values() for body in bodies for value in body.outputs}
         self._kind = opaque_kind(model)
         self._sized: dict[str, tuple[int, int]] = {}
         for value, type_ in enumerate(self.tables.types):
-            if value not in self.tables.bodies and value not in self.tables.captured:
+            if self.tables.bodies.get(value, 0) == body:
                 for axis, dim in enumerate(() if type_ is None else type_.shape):
                     if (size := plain_symbol(dim)) is not None:
                         self._sized.setdefault(size, (value, axis))
@@ -72,7 +86,9 @@ class ComparedModel:
         self.drawing = drawing_nodes(model, self.nodes)
         self.place = {node: number for number, node in enumerate(self.nodes)}
         self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
-        self._deciding, self._upstream = rounding_decisions(self.graph, self.nodes)
+        for run, known in zip(self._runs, sizes, strict=False):
+            run.sizes.update({**known, **run.sizes})
+        self.deciding, self._upstream = rounding_decisions(self.graph, self.nodes)
         self._fed = [RunTensors(model, feed, exact=False) for feed in feeds] if self._upstream else []
         self._typed: dict[int, Arrays] = {}
         self._digests: dict[int, bytes] = {}
@@ -91,8 +107,22 @@ class ComparedModel:
                 stack.extend((maker[0], False) for maker in made if maker is not None and maker[0] not in entered)
 
     def operands(self, node: Node) -> Sequence[int]:
-        """What a node reads in the main graph; results of its bodies are no operands."""
-        return [v for v in node.inputs if v not in self._results] if node.is_opaque else node.inputs
+        """What a node reads in its own graph; results of its bodies are no operands."""
+        results = {value for body in self.bodies(node) for value in body.outputs}
+        return [value for value in node.inputs if value not in results] if results else node.inputs
+
+    def bodies(self, node: Node) -> tuple[GraphBody, ...]:
+        """Those of a control-flow node, where they were read."""
+        return self.model.bodies.get(node.origin, ()) if node.origin is not None and node.is_opaque else ()
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs on which it is evaluated."""
+        return len(self._runs)
+
+    def sizes(self, number: int) -> Mapping[str, Dim]:
+        """What is known of dimension symbols on one of the inputs."""
+        return self._runs[number].sizes
 
     def rests_on(self, node: Node) -> Sequence[int]:
         """What a node reads, and the tensors of which it is told a size: as many as are not zero, for instance."""
@@ -116,6 +146,28 @@ class ComparedModel:
             attrs: those of the node, with dimension symbols that mean the same in both models.
         """
         return self._kind(node) if node.is_opaque else (node.op, repr(attrs))
+
+    def operator(self, node: Node) -> tuple[str, str]:
+        """The domain and name of a node's operator; of one that a record describes no domain."""
+        if not node.is_opaque or node.origin is None:
+            return "", node.op
+        origin = self.model.origins[node.origin]
+        return f"{origin.domain}:", origin.op_type
+
+    def attributes(self, node: Node, attrs: Attrs) -> dict[str, object]:
+        """The attributes of a node; of an opaque one as its file has them, those that it leaves out as its schema has them.
+
+        Args:
+            attrs: those of a node that a record describes.
+        """
+        if not node.is_opaque or node.origin is None:
+            return {name: shortest(np.float32(value)) if isinstance(value, float) else value for name, value in attrs}
+        origin, version = self.model.origins[node.origin], self.model.opset
+        found: dict[str, object] = {}
+        if origin.domain in ("", "ai.onnx") and onnx.defs.has(origin.op_type, version, ""):
+            known = onnx.defs.get_schema(origin.op_type, version, "").attributes.values()
+            found = {a.name: _plain(a.default_value) for a in known if a.default_value.type}
+        return {**found, **{a.name: _plain(a) for a in origin.attribute}}
 
     def label(self, node: Node) -> str:
         """The node as its file names it."""
@@ -207,7 +259,7 @@ class ComparedModel:
                     arrays = computed(self.model, self.graph, bare, [array[number] for array in narrow], run, exact=False)
                     for kept, array in zip(own, arrays, strict=True):
                         kept.append(np.asarray(array))
-                if not followed or node not in self._deciding:
+                if not followed or node not in self.deciding:
                     arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
             except NoReference:
                 self.failed |= {number} if number >= self.usual else set()
@@ -219,13 +271,16 @@ class ComparedModel:
             self._typed.update(zip(node.values, own, strict=True))
         return results
 
-    def in_own_types(self, nodes: Sequence[Node], value: int, number: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
-        """What some nodes, operands first, compute of a value on one of the inputs in the model's own types. Raises NoReference.
+    def replayed(
+        self, nodes: Sequence[Node], value: int, number: int, read: Callable[[int], np.ndarray], exact: bool
+    ) -> np.ndarray:
+        """What some nodes, operands first, compute of a value on one of the inputs. Raises NoReference.
 
         Args:
             read: a value that none of them computes, in float64.
+            exact: in float64, not in the model's own types.
         """
-        run = RunTensors(self.model, self._feeds[number], exact=False)
+        run = RunTensors(self.model, self._feeds[number], exact)
         run.sizes.update(self._runs[number].sizes)
         arrays: dict[int, np.ndarray] = {}
         for node in nodes:
@@ -234,12 +289,15 @@ class ComparedModel:
                 if made not in arrays:
                     type_, array = self.graph.type(made), read(made)
                     with np.errstate(over="ignore"):
-                        arrays[made] = array if type_ is None else array.astype(type_.dtype.numpy())
+                        arrays[made] = array if exact or type_ is None else array.astype(type_.dtype.numpy())
             given = [arrays[self.made(operand)] for operand in operands]
             with np.errstate(all="ignore"):
-                results = computed(self.model, self.graph, replace(node, inputs=tuple(operands)), given, run, exact=False)
-            arrays.update(zip(node.values, map(np.asarray, results), strict=True))
-        return arrays[self.made(value)]
+                results = computed(self.model, self.graph, replace(node, inputs=tuple(operands)), given, run, exact)
+            arrays.update(
+                (v, self._rounded(node, np.asarray(a)) if exact else np.asarray(a))
+                for v, a in zip(node.values, results, strict=True)
+            )
+        return arrays[self.made(value)] if nodes else read(self.made(value))
 
     def rounds_to(self, node: Node) -> DataType | None:
         """The type to which a node rounds: of a Cast between floats to one that does not hold all numbers of the other."""
@@ -261,7 +319,7 @@ class ComparedModel:
         bind_shape(self._runs[number].sizes, self.graph.type(value), array.shape)
 
     def evaluated(self) -> dict[int, Arrays]:
-        """All values of the main graph that can be computed."""
+        """All values of the graph that can be computed."""
         arrays: dict[int, Arrays] = {}
 
         def read(value: int) -> Arrays | None:
@@ -279,6 +337,14 @@ class ComparedModel:
             except NoReference:
                 continue
         return arrays
+
+
+def _plain(attribute: onnx.AttributeProto) -> object:
+    """An attribute's value: a number or text, or what is written of anything else."""
+    value = get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return shortest(np.float32(value)) if isinstance(value, float) else value if isinstance(value, int) else str(value)
 
 
 def rounding_of(given: TensorType, made: TensorType) -> DataType | None:

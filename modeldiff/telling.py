@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from modeldiff.compare import DiffRegion, Equality, ModelComparison
+from modeldiff.compare import ComparedBody, DiffRegion, Equality, ModelComparison
 from modeldiff.faults import ModelDifference
 from modeldiff.pairing import EqualityClaim
 from modeldiff.proofs import Judged
 from mugraph.graph import Node
 from rewriter.report.graphs import ChangedRegion, operator_counts
-from rewriter.report.page import Block, Page, Section, fold, picture, render, table, text, text_list
+from rewriter.report.page import Block, Page, Section, VerdictClass, fold, picture, render, table, text, text_list
 from rules_db.show.picture import svg
 from rules_db.show.words import proof_in_words
 from rules_db.trust.rule import Rule
 
 __all__ = ["as_json", "as_page", "in_brief", "region_lines", "sentence", "tested_on"]
 
-_CLASSES: Mapping[Equality, Literal["good", "bad", "open"]] = {
+_CLASSES: Mapping[Equality, VerdictClass] = {
     Equality.PROVED: "good",
     Equality.TESTED: "good",
     Equality.UNDECIDED: "open",
@@ -53,7 +53,7 @@ def tested_on(comparison: ModelComparison) -> str:
     return f"tested on random inputs {words}" if Equality.TESTED in verdicts else ""
 
 
-def in_brief(comparison: ModelComparison, region: DiffRegion) -> str:
+def in_brief(comparison: ModelComparison | ComparedBody, region: DiffRegion) -> str:
     """The nodes of a region: what stands in whose place."""
     before, after = comparison.pairing.before, comparison.pairing.after
     sides = [_listed([side.label(node) for node in nodes]) for side, nodes in ((before, region.before), (after, region.after))]
@@ -65,17 +65,27 @@ def _listed(labels: list[str]) -> str:
     return f"{', '.join(labels[:_NAMED])}{more}" if labels else "nothing"
 
 
-def region_lines(comparison: ModelComparison, region: DiffRegion) -> list[str]:
+def region_lines(comparison: ModelComparison | ComparedBody, region: DiffRegion) -> list[str]:
     """What is known of a region, line by line."""
     lines = [_difference(comparison, difference) for difference in region.differences]
     lines += [line for claim, known in region.claims for line in _claim_lines(comparison, claim, known)]
     lines += [f"undecided: {reason}" for reason in region.reasons]
+    lines += [line for body in region.bodies for line in _body_lines(body)]
     if not lines and not region.after:
         lines.append("computed there twice, or read by no node that is left")
     return lines or ["what it computes has no counterpart that could be told"]
 
 
-def _difference(comparison: ModelComparison, difference: ModelDifference) -> str:
+def _body_lines(body: ComparedBody) -> Iterator[str]:
+    """What is known of the regions of a body."""
+    if not body.is_entered and body.regions:
+        yield f"{body.name}: no input runs it, so that it is compared on what its node reads"
+    for region in body.regions:
+        yield f"in {body.name}: {in_brief(body, region)}: {region.verdict}"
+        yield from (f"in {body.name}: {line}" for line in region_lines(body, region))
+
+
+def _difference(comparison: ModelComparison | ComparedBody, difference: ModelDifference) -> str:
     after, before = comparison.pairing.after, comparison.pairing.before
     if difference.after is None or difference.before is None:
         return difference.words
@@ -84,7 +94,7 @@ def _difference(comparison: ModelComparison, difference: ModelDifference) -> str
     return f"'{after.name(difference.after)}' differs from '{before.name(difference.before)}': {difference.words}{where}{sample}"
 
 
-def _claim_lines(comparison: ModelComparison, claim: EqualityClaim, known: Judged) -> list[str]:
+def _claim_lines(comparison: ModelComparison | ComparedBody, claim: EqualityClaim, known: Judged) -> list[str]:
     after, before = comparison.pairing.after, comparison.pairing.before
     names = f"'{after.name(claim.after)}' equals '{before.name(claim.before)}'"
     if known.rule is not None and known.is_proved:
@@ -95,6 +105,8 @@ def _claim_lines(comparison: ModelComparison, claim: EqualityClaim, known: Judge
         if known.composed:
             lines.append(f"{len(known.composed)} of its tensors are computed of those before: {_apart(max(known.composed))}")
         return lines
+    if known.by_bodies:
+        return [f"{names}: proved, since its node reads the same and its bodies compute the same"]
     if known.is_proved:
         return [f"{names}: both are constants, which were computed: {_apart(claim.error.relative_l2)}"]
     how = f"tested on {len(claim.inputs)} random inputs, {claim.error.relative_l2:.1e} apart"
@@ -111,7 +123,7 @@ def _rules(comparison: ModelComparison) -> dict[str, tuple[Rule, list[int]]]:
     """The rules that prove regions, with the numbers of these."""
     found: dict[str, tuple[Rule, list[int]]] = {}
     for number, region in enumerate(comparison.regions):
-        for _, known in region.claims:
+        for _, known in _all_claims(region):
             if known.rule is not None and known.is_proved:
                 places = found.setdefault(known.rule.id, (known.rule, []))[1]
                 if number not in places:
@@ -119,8 +131,44 @@ def _rules(comparison: ModelComparison) -> dict[str, tuple[Rule, list[int]]]:
     return found
 
 
+def _all_claims(region: DiffRegion) -> Iterator[tuple[EqualityClaim, Judged]]:
+    """Those of a region and of the bodies within."""
+    yield from region.claims
+    for body in region.bodies:
+        for inner in body.regions:
+            yield from _all_claims(inner)
+
+
+def _rule_ids(region: DiffRegion) -> tuple[str, ...]:
+    """The rules that prove what is proved of a region and of the bodies within."""
+    return tuple(dict.fromkeys(k.rule.id for _, k in _all_claims(region) if k.rule is not None and k.is_proved))
+
+
 def as_json(comparison: ModelComparison) -> dict[str, Any]:
     """The whole comparison."""
+    before, after = comparison.pairing.before, comparison.pairing.after
+    return {
+        "before": str(before.model.path),
+        "after": str(after.model.path),
+        "verdict": str(comparison.verdict),
+        "nodes_before": len(before.nodes),
+        "nodes_after": len(after.nodes),
+        "common": len(comparison.pairing.kept),
+        "regions": [_region_json(comparison, region) for region in comparison.regions],
+        "outputs": [
+            {
+                "name": o.name,
+                "verdict": str(o.verdict),
+                "onnxruntime_relative_error": None if o.run is None else repr(o.run.relative_l2),
+            }
+            for o in comparison.outputs
+        ],
+        "inputs": [probe.words for probe in comparison.inputs.probes],
+        "notes": list(comparison.notes),
+    }
+
+
+def _region_json(comparison: ModelComparison | ComparedBody, region: DiffRegion) -> dict[str, Any]:
     before, after = comparison.pairing.before, comparison.pairing.after
 
     def named(difference: ModelDifference) -> dict[str, Any]:
@@ -136,33 +184,21 @@ def as_json(comparison: ModelComparison) -> dict[str, Any]:
         }
 
     return {
-        "before": str(before.model.path),
-        "after": str(after.model.path),
-        "verdict": str(comparison.verdict),
-        "nodes_before": len(before.nodes),
-        "nodes_after": len(after.nodes),
-        "common": len(comparison.pairing.kept),
-        "regions": [
+        "verdict": str(region.verdict),
+        "before": [before.label(node) for node in region.before],
+        "after": [after.label(node) for node in region.after],
+        "rules": list(_rule_ids(region)),
+        "differences": [named(difference) for difference in region.differences],
+        "lines": region_lines(comparison, region),
+        "bodies": [
             {
-                "verdict": str(region.verdict),
-                "before": [before.label(node) for node in region.before],
-                "after": [after.label(node) for node in region.after],
-                "rules": list(dict.fromkeys(k.rule.id for _, k in region.claims if k.rule is not None and k.is_proved)),
-                "differences": [named(difference) for difference in region.differences],
-                "lines": region_lines(comparison, region),
+                "name": body.name,
+                "verdict": str(body.verdict),
+                "is_entered": body.is_entered,
+                "regions": [_region_json(body, inner) for inner in body.regions],
             }
-            for region in comparison.regions
+            for body in region.bodies
         ],
-        "outputs": [
-            {
-                "name": o.name,
-                "verdict": str(o.verdict),
-                "onnxruntime_relative_error": None if o.run is None else repr(o.run.relative_l2),
-            }
-            for o in comparison.outputs
-        ],
-        "inputs": [probe.words for probe in comparison.inputs.probes],
-        "notes": list(comparison.notes),
     }
 
 
@@ -176,7 +212,7 @@ def as_page(comparison: ModelComparison) -> str:
             _numbers(region.after, len(graphs[1].node)),
             str(region.verdict),
             tuple(region_lines(comparison, region)),
-            tuple(dict.fromkeys(k.rule.id for _, k in region.claims if k.rule is not None and k.is_proved)),
+            _rule_ids(region),
         )
         for region in comparison.regions
     ]
@@ -213,10 +249,11 @@ def _changes(comparison: ModelComparison) -> list[Block]:
     return [
         fold(
             f"change-{number + 1}",
-            f"{region.verdict}: {in_brief(comparison, region)}",
+            in_brief(comparison, region),
             [text_list(region_lines(comparison, region))],
             [number],
             is_open=region.verdict is Equality.DIFFERENT,
+            badge=(str(region.verdict), _CLASSES[region.verdict]),
         )
         for number, region in order
     ]
@@ -225,4 +262,4 @@ def _changes(comparison: ModelComparison) -> list[Block]:
 def _rule(rule: Rule, places: list[int]) -> Block:
     words = "\n".join(proof_in_words(rule.conditions, rule.certificate, tuple(rule.attrs)))
     blocks = [picture(svg(rule), f"Both sides of rule {rule.id}"), {"kind": "pre", "text": words}]
-    return fold(f"rule-{rule.id}", f"{rule.id}: {rule}", blocks, places)
+    return fold(f"rule-{rule.id}", str(rule), blocks, places, facts=f"rule {rule.id}", is_term=True)

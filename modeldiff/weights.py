@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from mugraph.terms.term import Term, const, make, var, variables, walk
 from rewriter.reference.nodes import widen
 from rewriter.run.accept import FLOORS
 
-__all__ = ["ComposedTensor", "Nearby", "WeightOrigins", "merged"]
+__all__ = ["ComposedTensor", "Nearby", "WeightOrigins", "merged", "normalised"]
 
 _MOST_PARTS = 8
 """Tensors that are put together to one."""
@@ -55,7 +56,8 @@ class Nearby:
         tensors: that are stored.
         numbers: of one entry.
         computed: what is computed of constants alone, as terms and in float64.
-        products: what several weights of one operand come to (:func:`merged`), as terms over these.
+        products: what several weights of one operand come to (:func:`merged`), and kernels and biases with the normalisation
+            behind them (:func:`normalised`), as terms over these.
     """
 
     tensors: tuple[int, ...]
@@ -178,9 +180,9 @@ class WeightOrigins:
 
     def _merged(self, array: np.ndarray, dtype: DataType, factors: Nearby) -> ComposedTensor | None:
         """A weight that stands for several, perhaps transposed: products and sums, which round as their addends do."""
-        for turned in (False, True) if array.ndim == 2 and dtype in FLOORS else ():
+        for turned in (False, True) if array.ndim == 2 else (False,):
             wanted = widen(array.T if turned else array)
-            for term in factors.products:
+            for term in factors.products if dtype in FLOORS else ():
                 value, size = self._value(term)
                 if value.shape != wanted.shape:
                     continue
@@ -201,6 +203,12 @@ class WeightOrigins:
             elif term.op == "Const":
                 number = np.asarray(float(term.attr("value")))
                 self._values[term] = number, np.abs(number)
+            elif term.op == "Sqrt":
+                value, size = self._value(term.inputs[0])
+                self._values[term] = np.sqrt(value), np.sqrt(size)
+            elif term.op == "Unsqueeze":  # of one axis by ones behind it
+                value, size = (array.reshape(-1, *(1,) * len(term.attr("axes"))) for array in self._value(term.inputs[0]))
+                self._values[term] = value, size
             else:
                 (a, a_size), (b, b_size) = map(self._value, term.inputs)
                 combine, combine_sizes = _MERGED[term.op]
@@ -241,6 +249,30 @@ def merged(source: Term, is_stored: Callable[[Term], bool]) -> Iterator[Term]:
             found = {base: make("Mul", [weight, term.inputs[0]]) for base, weight in sides[1].items()}
         weights[term] = found
         yield from (weight for weight in found.values() if weight.inputs)
+
+
+def normalised(source: Term, is_stored: Callable[[Term], bool]) -> Iterator[Term]:
+    """The kernels and biases with which a convolution has what a term has by one and a normalisation of its channels behind it.
+
+    Args:
+        is_stored: whether a variable is a stored tensor.
+    """
+    for term in walk([source]):
+        inner = term.inputs[0] if term.inputs else term
+        if (
+            term.op != "BatchNormalization"
+            or inner.op != "Conv"
+            or not all(map(is_stored, (*term.inputs[1:], *inner.inputs[1:])))
+        ):
+            continue
+        factor, offset, mean, variance = term.inputs[1:]
+        scale = make("Div", [factor, make("Sqrt", [make("Add", [variance, const(term.attr("epsilon"))])])])
+        axes = tuple(range(-cast(int, term.attr("spatial")) - 1, 0))
+        yield make("Mul", [inner.inputs[1], make("Unsqueeze", [scale], {"axes": axes})])
+        if len(inner.inputs) == 2:
+            yield make("Sub", [offset, make("Mul", [mean, scale])])
+        else:
+            yield make("Add", [make("Mul", [make("Sub", [inner.inputs[2], mean]), scale]), offset])
 
 
 _MERGED: dict[str, tuple[Callable[[np.ndarray, np.ndarray], np.ndarray], Callable[[np.ndarray, np.ndarray], np.ndarray]]] = {

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 
-__all__ = ["histogram"]
+__all__ = ["bars", "histogram"]
 
 _WIDTH, _HEIGHT, _PAD = 640, 130, 26
 _BINS = 40
+_LABEL, _BAR, _NUMBER = 240, 9, 90
+"""Of a bar chart: width of the labels, height of a bar, width of the numbers."""
+_LETTERS = 34
+"""Of a label."""
 
 
 def histogram(ratios: Sequence[float], ratio: float, low: float, high: float) -> str:
@@ -43,3 +48,28 @@ def histogram(ratios: Sequence[float], ratio: float, low: float, high: float) ->
     return (
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" role="img">{"".join(bars)}{band}{marks}</svg>'
     )
+
+
+def bars(rows: Sequence[tuple[str, float, float]], unit: str) -> str:
+    """Two bars a row, before and after, with their numbers.
+
+    Args:
+        rows: labels and numbers, none negative.
+    """
+    most = max((number for _, *pair in rows for number in pair), default=0.0) or 1.0
+    step, scale = 2 * _BAR + 10, (_WIDTH - _LABEL - _NUMBER) / most
+    parts = []
+    for place, (label, *pair) in enumerate(rows):
+        y = place * step
+        short = label if len(label) <= _LETTERS else f"{label[: _LETTERS - 1]}…"
+        parts.append(f'<text x="0" y="{y + _BAR + 4}" font-size="12" fill="var(--text)">{escape(short)}</text>')
+        for line, (number, colour) in enumerate(zip(pair, ("--edge", "--link"), strict=True)):
+            top, width = y + line * (_BAR + 1), number * scale
+            parts.append(f'<rect x="{_LABEL}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="var({colour})"/>')
+            if number:
+                words = f"{number:,.1f} {unit}"
+                parts.append(
+                    f'<text x="{_LABEL + width + 6:.1f}" y="{top + _BAR - 1}" font-size="10" fill="var(--soft)">{words}</text>'
+                )
+    height = len(rows) * step
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img">{"".join(parts)}</svg>'

@@ -10,7 +10,7 @@ import onnx
 from onnx import GraphProto
 
 from rewriter.reference import Error
-from rewriter.report.charts import histogram
+from rewriter.report.charts import bars, histogram
 from rewriter.report.graphs import ChangedRegion, operator_counts, regions_by_name
 from rewriter.report.page import Block, Page, Section, chart, fold, picture, render, source, table, text, text_list
 from rewriter.run.outcome import Fired, Outcome
@@ -23,6 +23,8 @@ from rules_db.trust.rule import Rule
 
 __all__ = ["main_graph", "run_page"]
 
+_BARS = 10
+"""Operators and kernels whose times are drawn."""
 _CHECKED = "checked with the whole model against a float64 reference"
 """The verdict of what a run changed."""
 
@@ -130,24 +132,38 @@ def _interval(timing: Timing) -> str:
 def _times(outcome: Outcome) -> Iterable[Block]:
     if not outcome.times:
         return
-    head = ["operator or kernel", "executed before", "after", "us before", "after", "least us before", "after"]
+    head = ["operator or kernel", "run before", "run after", "us before", "us after", "least us before", "least us after"]
     rows = [
         [
             row.operator,
             row.nodes_before,
             row.nodes_after,
-            *(
-                f"{number:,.1f}"
-                for number in (row.microseconds_before, row.microseconds_after, row.roofline_before, row.roofline_after)
-            ),
+            f"{row.microseconds_before:,.1f}",
+            f"{row.microseconds_after:,.1f}",
+            _least(row.roofline_before, row.microseconds_before),
+            _least(row.roofline_after, row.microseconds_after),
         ]
         for row in outcome.times
     ]
+    sums = [sum(row.microseconds_before for row in outcome.times), sum(row.microseconds_after for row in outcome.times)]
+    counts = [sum(row.nodes_before for row in outcome.times), sum(row.nodes_after for row in outcome.times)]
+    rows.append(["all", *counts, *(f"{number:,.1f}" for number in sums), "-", "-"])
+    largest = sorted(outcome.times, key=lambda row: -max(row.microseconds_before, row.microseconds_after))[:_BARS]
+    yield chart(
+        bars([(row.operator, row.microseconds_before, row.microseconds_after) for row in largest], "us"),
+        "Microseconds before (grey) and after (blue), of what takes most.",
+    )
     caption = (
         f"As {outcome.environment} is expected to execute the models, by the cost model: measured, or estimated where that was "
-        "not done. Least: by the roofline, bytes over bandwidth or operations over peak."
+        "not done. Least: by the roofline, bytes over bandwidth or operations over peak; - where kernels are faster than the "
+        "peak that is known of the device."
     )
     yield table(head, rows, caption)
+
+
+def _least(roofline: float, microseconds: float) -> str:
+    """The least time that a roofline allows; none where that is more than what was measured."""
+    return f"{roofline:,.1f}" if roofline <= microseconds * (1 + 1e-6) else "-"
 
 
 def _known(rules: str | Sequence[Rule] | None, fired: Sequence[Fired]) -> Mapping[str, Rule]:
@@ -166,7 +182,8 @@ def _identity(fired: Fired) -> str:
 def _rules(fired: Sequence[Fired], known: Mapping[str, Rule], regions: Sequence[ChangedRegion]) -> Iterable[Block]:
     for number, item in enumerate(fired):
         rule = known.get(_identity(item))
-        blocks = [text_list([f"{len(item.where)} places: {', '.join(item.where)}"])]
+        places = "1 place" if item.sites == 1 else f"{item.sites} places"
+        blocks = [text_list([f"at {', '.join(item.where)}"])]
         if rule is not None:
             words = proof_in_words(rule.conditions, rule.certificate, tuple(rule.attrs))
             blocks += [picture(svg(rule), f"Both sides of rule {rule.id}"), source("\n".join(words))]
@@ -177,9 +194,9 @@ def _rules(fired: Sequence[Fired], known: Mapping[str, Rule], regions: Sequence[
             if item.gain_microseconds >= 0.05
             else "saves nothing by itself"
         )
-        summary = f"{item.text}: {item.evidence}, {item.sites} places, {saved}"
-        places = [place for place, region in enumerate(regions) if item.rule in region.rules]
-        yield fold(f"rule-{item.rule}" if number == _first(fired, item.rule) else f"move-{number}", summary, blocks, places)
+        changes = [place for place, region in enumerate(regions) if item.rule in region.rules]
+        name = f"rule-{item.rule}" if number == _first(fired, item.rule) else f"move-{number}"
+        yield fold(name, item.text, blocks, changes, facts=f"{item.evidence}, {places}, {saved}", is_term=True)
 
 
 def _first(fired: Sequence[Fired], rule: str) -> int:

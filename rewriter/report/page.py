@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 else:  # few runs write a page
     jinja2, markupsafe = LateModule("jinja2"), LateModule("markupsafe")
 
-__all__ = ["Page", "Section", "chart", "fold", "picture", "render", "source", "table", "text", "text_list"]
+__all__ = ["Page", "Section", "VerdictClass", "chart", "fold", "picture", "render", "source", "table", "text", "text_list"]
 
+VerdictClass = Literal["good", "bad", "open"]
+"""How a verdict is to be taken."""
 Block = dict[str, Any]
 """A part of a section; made by the functions of this module."""
 
@@ -55,7 +57,7 @@ class Page:
     kind: str
     title: str
     verdict: str
-    verdict_class: Literal["good", "bad", "open"]
+    verdict_class: VerdictClass
     sections: Sequence[Section]
     reason: str = ""
 
@@ -95,14 +97,37 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]], caption: str = 
     return {"kind": "table", "head": list(head), "rows": [[str(cell) for cell in row] for row in rows], "caption": caption}
 
 
-def fold(name: str, summary: str, blocks: Sequence[Block], regions: Sequence[int] = (), *, is_open: bool = False) -> Block:
+def fold(
+    name: str,
+    summary: str,
+    blocks: Sequence[Block],
+    regions: Sequence[int] = (),
+    *,
+    is_open: bool = False,
+    badge: tuple[str, VerdictClass] | None = None,
+    facts: str = "",
+    is_term: bool = False,
+) -> Block:
     """Blocks that open under a line.
 
     Args:
         name: as links name it.
         regions: changes that the line leads to.
+        badge: a verdict before the line, and how it is to be taken.
+        facts: what is to be said beside the line.
+        is_term: the line is an equation or a term, of which a closed fold shows two lines.
     """
-    return {"kind": "fold", "id": name, "summary": summary, "blocks": list(blocks), "regions": list(regions), "open": is_open}
+    return {
+        "kind": "fold",
+        "id": name,
+        "summary": summary,
+        "blocks": list(blocks),
+        "regions": list(regions),
+        "open": is_open,
+        "badge": badge,
+        "facts": facts,
+        "term": is_term,
+    }
 
 
 @cache

@@ -242,3 +242,16 @@ def test_half_precision_has_its_own_rounding(tmp_path: Path) -> None:
     found = made(tmp_path, row * factor, row=row, factor=factor)
     assert found is not None and 0 < found[1].error < 8e-3
     assert made(tmp_path, row * factor * np.float16(1.01), row=row, factor=factor) is None
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_normalisation_that_went_into_a_kernel_is_proved(biased: bool, tmp_path: Path) -> None:
+    factor, offset, mean, bias = (drawn(6, seed=place) for place in range(4))
+    variance = np.abs(drawn(6, seed=9)) + np.float32(0.5)
+    tensors = {"w": drawn(6, 4, 3, 3), "g": factor, "h": offset, "m": mean, "v": variance, **({"c": bias} if biased else {})}
+    scale = factor / np.sqrt(variance + np.float32(1e-5))
+    shift = offset + ((bias if biased else np.float32(0)) - mean) * scale
+    ends = "(float[2,4,5,5] x) => (float[2,6,3,3] y)"
+    before = f"{ends} {{ k = Conv(x, w{', c' if biased else ''}) y = BatchNormalization(k, g, h, m, v) }}"
+    folded = {"w": tensors["w"] * scale[:, None, None, None], "b": shift}
+    assert_proved_and_not_of_wrong(tmp_path, (before, tensors), (f"{ends} {{ y = Conv(x, w, b) }}", folded), "w", "b")

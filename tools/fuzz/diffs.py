@@ -148,6 +148,39 @@ def _branches() -> Pair:
     return small_model(text.format(""), w=drawn(4, 4)), twice
 
 
+_TENSORS = {"w": drawn(4, 4), "r": drawn(4, seed=1)}
+
+
+def _rewritten_branches() -> Pair:
+    text = """(float[4,4] x, float[4,4] z, int64[1] n) => (float[4,4] y) {{ c = Cast<to = 9>(n)
+        y = If(c) <then_branch = t () => (float[4,4] u) {{ {} s = ReduceSum<keepdims = 0>(z) p = Cast<to = 9>(s)
+            u = If(p) <then_branch = s () => (float[4,4] k) {{ k = {} }},
+                else_branch = f () => (float[4,4] l) {{ l = Neg(a) }}> }},
+        else_branch = e () => (float[4,4] v) {{ {} }}> }}"""
+    before = text.format("m = MatMul(x, w) a = Add(m, r)", "Add(a, z)", "o = Neg(x) q = Neg(o) v = Sub(q, z)")
+    return small_model(before, **_TENSORS), small_model(
+        text.format("a = Gemm(x, w, r)", "Add(z, a)", "v = Sub(x, z)"), **_TENSORS
+    )
+
+
+def _loop() -> Pair:
+    text = """(float[4,4] x, float[4,4] z) => (float[4,4] y, float[3,4,4] q) {{ a = Abs(z)
+        y, q = Loop(three, yes, x) <body = b (int64 i, bool c, float[4,4] h) => (bool d, float[4,4] g, float[4,4] o)
+            {{ d = Identity(c) {} g = Tanh(s) t = Mul(g, a) o = Sub(t, r) }}> }}"""
+    tensors = {"three": 3, "yes": np.bool_(True), **_TENSORS}
+    return small_model(text.format("m = MatMul(h, w) s = Add(m, r)"), **tensors), small_model(
+        text.format("s = Gemm(h, w, r)"), **tensors
+    )
+
+
+def _scan() -> Pair:
+    text = """(float[4,4] x, float[3,4,4] z) => (float[4,4] y, float[3,4,4] q) {{
+        y, q = Scan<num_scan_inputs = 1, body = b (float[4,4] h, float[4,4] e) => (float[4,4] g, float[4,4] o)
+            {{ {} s = Add(p, h) g = Tanh(s) o = Sub(g, r) }}>(x, z) }}"""
+    before = small_model(text.format("m = MatMul(e, w) p = Mul(m, two)"), two=np.float32(2), **_TENSORS)
+    return before, small_model(text.format("p = MatMul(e, w)"), **{**_TENSORS, "w": 2 * _TENSORS["w"]})
+
+
 def _function() -> Pair:
     text = """(float[4,4] x, float[4,4] z) => (float[4,4] y) {{ {} y = local.f({}, z) }}
         <domain: "local", opset_import: ["" : 17]> f (a, b) => (c) {{ s = Softsign(a) h = Hardmax(b) c = Sub(s, h) }}"""
@@ -199,6 +232,9 @@ PAIRS: Mapping[str, Callable[[], Pair]] = {
         _skip,
         _recurrent,
         _branches,
+        _rewritten_branches,
+        _loop,
+        _scan,
         _function,
         _counted,
         _block,

@@ -30,7 +30,12 @@
       this.element.addEventListener("keydown", (event) => this.key(event));
       dark.addEventListener("change", () => { this.draw(); });
       this.draw();
+      this.whole();
+    }
+
+    whole() {
       this.cy.fit(undefined, 20);
+      if (this.cy.zoom() > 1.1) { this.cy.zoom(1.1); this.cy.center(); }
     }
 
     style() {
@@ -155,7 +160,7 @@
         if (item) { this.choose(item); this.cy.center(this.cy.getElementById(item)); }
       } else if (event.key === "Enter" && this.selected) this.act(this.selected);
       else if (event.key === "c" && this.selected) this.close();
-      else if (event.key === "0") this.cy.fit(undefined, 20);
+      else if (event.key === "0") this.whole();
       else if (event.key === "+" || event.key === "-") this.cy.zoom({ level: this.cy.zoom() * (event.key === "+" ? 1.25 : 0.8), renderedPosition: { x: this.cy.width() / 2, y: this.cy.height() / 2 } });
       else return;
       event.preventDefault();

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from rewriter.cli.main import main
 from rewriter.reference import Error
-from rewriter.report.charts import histogram
+from rewriter.report.charts import bars, histogram
 from rewriter.report.of_run import run_page
 from rewriter.run import timings
-from rewriter.run.outcome import Outcome, Tried
+from rewriter.run.outcome import OperatorTime, Outcome, Tried
 from tests.support.runs import FASTER, lora
 
 pytestmark = pytest.mark.usefixtures("measured_cache")
@@ -82,6 +82,23 @@ def test_what_was_not_measured_is_not_shown(tmp_path: Path) -> None:
     tried = Tried(("r",), 2.0, "relative error 0.5, the original has 1e-7", None)
     html = run_page(replace(kept, tried=(tried,), error_before=Error(1e-7, 1e-6)), graph, graph, None, tmp_path)
     assert _sections(html) == ["operators", "tried", "errors", "notes", "graphs"] and "relative error 0.5" in html
+
+
+def test_bars_are_as_long_as_what_they_show() -> None:
+    drawn = bars([("Conv<evil>", 40.0, 10.0), ("kernel", 0.0, 20.0)], "us")
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', drawn)]
+    assert widths[0] == pytest.approx(4 * widths[1]) == pytest.approx(2 * widths[3]) and widths[2] == 0
+    assert "40.0 us" in drawn and "0.0 us" not in drawn.replace("40.0 us", "").replace("10.0 us", "").replace("20.0 us", "")
+    assert "<evil>" not in drawn and "&lt;evil&gt;" in drawn
+
+
+@pytest.mark.parametrize(("roofline", "shown"), [(3.0, "3.0"), (4.0, "4.0"), (4.1, "-"), (40.0, "-")])
+def test_no_least_time_is_above_what_was_measured(roofline: float, shown: str, tmp_path: Path) -> None:
+    graph = onnx.load(lora(tmp_path / "lora.onnx")).graph
+    row = OperatorTime("Gemm", 2, 1, 4.0, 2.0, roofline, 1.0)
+    html = run_page(Outcome("a.onnx", "b.onnx", times=(row, row)), graph, graph, None, tmp_path)
+    cells = re.findall(r"<(?:th|td)[^>]*>([^<]*)</", re.search(r"<tbody>(.*?)</tbody>", html, re.S).group(1))  # type: ignore[union-attr]
+    assert cells[:7] == ["Gemm", "2", "1", "4.0", "2.0", shown, "1.0"] and cells[14:] == ["all", "4", "2", "8.0", "4.0", "-", "-"]
 
 
 def test_a_histogram_has_every_round() -> None:

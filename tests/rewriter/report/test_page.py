@@ -52,6 +52,19 @@ def two_graphs() -> tuple[GraphProto, GraphProto, list[ChangedRegion]]:
     return graphs[0], graphs[1], regions_by_name(*graphs, "checked")
 
 
+def test_a_fold_says_how_its_verdict_is_to_be_taken() -> None:
+    before, after, regions = two_graphs()
+    blocks = [
+        fold("a", EVIL, [text("inside")], [0], badge=("different", "bad")),
+        fold("b", "Add(x, y) = Add(y, x)", [text("inside")], [0], facts="proved, 2 places", is_term=True),
+    ]
+    html = render(Page("Test", "t", "fine", "good", [Section("one", "One", blocks)]), before, after, regions)
+    first, second = re.findall(r"<summary>(.*?)</summary>", html, re.S)
+    assert '<span class="badge bad">different</span>' in first and EVIL not in first and 'class="shows"' in first
+    assert '<span class="what term">Add(x, y) = Add(y, x)</span>' in second and '<span class="facts">proved, 2 places' in second
+    assert all('data-region="0">show change 1' in summary for summary in (first, second)) and "badge" not in second
+
+
 def test_regions_are_what_names_do_not_share() -> None:
     before, after, regions = two_graphs()
     assert regions == [ChangedRegion((1, 2, 3), (1,), "checked")]

@@ -1,0 +1,176 @@
+"""Bodies of If, Loop and Scan are compared as models are: what is rewritten there is proved, and a fault is named where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+
+from modeldiff.compare import ComparedBody, DiffRegion, Equality, ModelComparison
+from modeldiff.telling import as_json, as_page, region_lines
+from tests.support.compared import compared, text_of
+from tools.fuzz.diffs import drawn, small_model
+
+TENSORS: dict[str, Any] = {"w": drawn(8, 8), "b": drawn(8, seed=3), "bound": np.float32(2.0), "two": np.float32(2.0)}
+
+
+def branches(then: str, otherwise: str = "v = Neg(x)", around: str = "", **tensors: Any) -> ModelProto:
+    text = f"""(float[4,8] x) => (float[4,8] y) {{ {around} m = ReduceMax<keepdims = 0>(x) c = Greater(m, bound)
+        y = If(c) <then_branch = t () => (float[4,8] u) {{ {then} }},
+            else_branch = e () => (float[4,8] v) {{ {otherwise} }}> }}"""
+    return small_model(text, **{**TENSORS, **tensors})
+
+
+def loop(body: str, count: int = 3, **tensors: Any) -> ModelProto:
+    text = f"""(float[4,8] x) => (float[4,8] y, float[{count},4,8] s) {{ y, s = Loop(n, yes, x)
+        <body = l (int64 i, bool c, float[4,8] h) => (bool d, float[4,8] g, float[4,8] o) {{ d = Identity(c) {body} }}> }}"""
+    return small_model(text, **{**TENSORS, "n": count, "yes": np.bool_(True), **tensors})
+
+
+def scan(body: str, attributes: str = "", **tensors: Any) -> ModelProto:
+    text = f"""(float[4,8] x, float[5,4,8] z) => (float[4,8] y, float[5,4,8] s) {{ y, s = Scan<num_scan_inputs = 1, {attributes}
+        body = l (float[4,8] h, float[4,8] e) => (float[4,8] g, float[4,8] o) {{ {body} }}>(x, z) }}"""
+    return small_model(text, **{**TENSORS, **tensors})
+
+
+def nested(inner: str) -> ModelProto:
+    then = f"""a = MatMul(x, w) z = ReduceSum<keepdims = 0>(a) q = Greater(z, bound)
+        u = If(q) <then_branch = n () => (float[4,8] p) {{ {inner} }}, else_branch = f () => (float[4,8] k) {{ k = Relu(a) }}>"""
+    return branches(then)
+
+
+def named(scope: ModelComparison | ComparedBody) -> Iterator[tuple[str, str]]:
+    """The values within bodies at which they are said to begin to differ, with the inputs."""
+    for body in (body for region in scope.regions for body in region.bodies):
+        for difference in (difference for region in body.regions for difference in region.differences):
+            assert difference.after is not None and difference.feed is not None
+            yield body.pairing.after.name(difference.after), body.inputs.probes[difference.feed].words
+        yield from named(body)
+
+
+def inner_regions(scope: ModelComparison | ComparedBody) -> Iterator[DiffRegion]:
+    for body in (body for region in scope.regions for body in region.bodies):
+        yield from body.regions
+        yield from inner_regions(body)
+
+
+PRODUCT = "a = MatMul({0}, w) k = Add(a, b)", "k = Gemm({0}, w, b)"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [
+        (branches("a = MatMul(x, w) k = Add(a, b) u = Relu(k)"), branches("k = Gemm(x, w, b) u = Relu(k)"), 1),
+        (branches("a = Identity(x) u = Relu(a)"), branches("u = Relu(x)"), 0),
+        (branches("u = Relu(x)", "a = Neg(x) v = Neg(a)"), branches("r = Relu(x) u = Relu(r)", "v = Identity(x)"), 2),
+        (
+            branches("u = Relu(q)", "v = Add(q, b)", "q = MatMul(x, w)"),
+            branches("u = Relu(q)", "v = Add(b, q)", "q = MatMul(x, w)"),
+            1,
+        ),
+        (loop(PRODUCT[0].format("h") + " g = Tanh(k) o = Relu(g)"), loop(PRODUCT[1].format("h") + " g = Tanh(k) o = Relu(g)"), 1),
+        (
+            scan("a = MatMul(e, w) k = Mul(a, two) g = Add(k, h) o = Relu(g)"),
+            scan("a = MatMul(e, w) g = Add(a, h) o = Relu(g)", w=2 * TENSORS["w"]),
+            1,
+        ),
+        (nested("j = Add(a, b) p = Tanh(j)"), nested("j = Add(b, a) k = Neg(j) l = Neg(k) p = Tanh(l)"), 2),
+    ],
+    ids=["gemm", "identity", "both", "around", "loop", "scan", "nested"],
+)
+def test_what_is_rewritten_in_a_body_is_proved(before: ModelProto, after: ModelProto, count: int, tmp_path: Path) -> None:
+    comparison = compared(tmp_path, before, after)
+    assert comparison.verdict is Equality.PROVED and len(comparison.regions) == 1, text_of(comparison)
+    proved = [known for region in inner_regions(comparison) for _, known in region.claims if known.rule]
+    assert len(proved) >= count and all(known.is_proved for known in proved)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "where"),
+    [
+        (branches("a = MatMul(x, w) r = Relu(a) u = Add(r, b)"), branches("a = MatMul(x, w) r = Tanh(a) u = Add(r, b)"), "r"),
+        (
+            branches(PRODUCT[0].format("x") + " r = Relu(k) u = Add(r, b)"),
+            branches(PRODUCT[1].format("x") + " r = Tanh(k) u = Add(r, b)"),
+            "r",
+        ),
+        (
+            branches("a = MatMul(x, w) u = Add(a, b)"),
+            branches("a = MatMul(x, w) u = Add(a, b)", w=TENSORS["w"] + np.eye(8, dtype="f4")),
+            "a",
+        ),
+        (loop("a = MatMul(h, w) g = Tanh(a) o = Relu(g)"), loop("a = MatMul(h, w) g = Tanh(a) o = Abs(g)"), "o"),
+        (scan("k = Add(e, h) g = Tanh(k) o = Relu(g)"), scan("k = Sub(e, h) g = Tanh(k) o = Relu(g)"), "k"),
+        (nested("j = Add(a, b) p = Tanh(j)"), nested("j = Sub(a, b) p = Tanh(j)"), "j"),
+    ],
+    ids=["operator", "beside a rewriting", "weight", "loop", "scan", "nested"],
+)
+def test_a_fault_in_a_body_is_named_with_the_inputs_that_show_it(
+    before: ModelProto, after: ModelProto, where: str, tmp_path: Path
+) -> None:
+    comparison = compared(tmp_path, before, after)
+    found = list(named(comparison))
+    assert comparison.verdict is Equality.DIFFERENT and where in dict(found), text_of(comparison)
+    assert dict(found)[where].startswith("of seed") and f"'{where}' differs from" in text_of(comparison)
+
+
+def test_a_fault_of_a_later_iteration_is_named(tmp_path: Path) -> None:
+    late = "f = Cast<to = 1>(i) p = Sub(f, six) q = Relu(p) j = {} g = Tanh(j) o = Relu(g)"
+    before, after = (loop(late.format(sum_), 9, six=np.float32(6)) for sum_ in ("Add(h, q)", "Sub(h, q)"))
+    comparison = compared(tmp_path, before, after)
+    assert dict(named(comparison)).get("j", "").endswith(", iteration 8"), text_of(comparison)
+
+
+def test_a_branch_that_no_input_takes_may_be_proved(tmp_path: Path) -> None:
+    bound = np.float32(1e9)
+    before, after = (branches(f"{part.format('x')} u = Relu(k)", bound=bound) for part in PRODUCT)
+    comparison = compared(tmp_path, before, after)
+    assert comparison.verdict is Equality.PROVED and "no input runs it" in text_of(comparison)
+    wrong = branches(f"{PRODUCT[1].format('x')} u = Tanh(k)", bound=bound)
+    comparison = compared(tmp_path, before, wrong)
+    assert comparison.verdict is Equality.UNDECIDED and "no input takes its then_branch" in text_of(comparison)
+    assert "Tanh 'u' computes what Relu 'u' computed" in text_of(comparison)
+
+
+def test_bodies_that_are_run_in_another_way_prove_nothing(tmp_path: Path) -> None:
+    body = "k = Add({}) g = Tanh(k) o = Relu(g)"
+    backwards = "scan_input_directions = [1], "
+    comparison = compared(tmp_path, scan(body.format("e, h")), scan(body.format("h, e"), backwards))
+    assert comparison.verdict is Equality.DIFFERENT, text_of(comparison)
+    before, after = branches("r = Neg(x) u = Neg(r)", bound=np.float32(2.0)), branches("u = Identity(x)", bound=np.float32(2.7))
+    comparison = compared(tmp_path, before, after)
+    assert comparison.verdict in (Equality.DIFFERENT, Equality.UNDECIDED), text_of(comparison)
+
+
+def test_two_nodes_that_take_one_condition_are_not_mistaken(tmp_path: Path) -> None:
+    ends = "(float[4,8] x) => (float[4,8] y, float[4,8] z)"
+    node = """{0} = If(c) <then_branch = t{0} () => (float[4,8] u{0}) {{ {1} }},
+        else_branch = e{0} () => (float[4,8] v{0}) {{ v{0} = {2} }}>"""
+
+    def two(first: str, second: str) -> ModelProto:
+        parts = node.format("y", first, "Neg(x)"), node.format("z", second, "Abs(x)")
+        return small_model(f"{ends} {{ m = ReduceMax<keepdims = 0>(x) c = Greater(m, bound) {' '.join(parts)} }}", **TENSORS)
+
+    before = two("a = MatMul(x, w) uy = Add(a, b)", "a = MatMul(x, w) uz = Sub(a, b)")
+    assert compared(tmp_path, before, two("uy = Gemm(x, w, b)", "a = MatMul(x, w) uz = Sub(a, b)")).verdict is Equality.PROVED
+    comparison = compared(tmp_path, before, two("uy = Gemm(x, w, b)", "a = MatMul(x, w) uz = Add(a, b)"))
+    assert comparison.verdict is Equality.DIFFERENT and [name for name, _ in named(comparison)] == ["uz"], text_of(comparison)
+
+
+def test_reports_say_what_is_known_of_bodies(tmp_path: Path) -> None:
+    before, after = (branches(f"{part.format('x')} u = Relu(k)") for part in PRODUCT)
+    comparison = compared(tmp_path, before, after)
+    (region,) = comparison.regions
+    (inner,) = [body for body in as_json(comparison)["regions"][0]["bodies"] if body["regions"]]
+    assert inner["verdict"] == "proved equal" and inner["regions"][0]["before"] == ["MatMul 'a'", "Add 'k'"]
+    assert as_json(comparison)["regions"][0]["rules"] == inner["regions"][0]["rules"] != []
+    page = as_page(comparison)
+    assert all(rule in page for rule in inner["regions"][0]["rules"])
+    assert any(
+        "in then_branch of If 'y': MatMul 'a', Add 'k' -> Gemm 'k': proved equal" in line
+        for line in region_lines(comparison, region)
+    )
