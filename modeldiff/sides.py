@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from modeldiff.limits import RunLimit
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
 from mugraph.onnx import Model
@@ -27,6 +28,7 @@ from mugraph.terms.shape import (
 from mugraph.terms.term import Attrs, attr_symbols, make_attrs, walk
 from rewriter.reference import NoReference, bind_shape, rounding_decisions
 from rewriter.reference.nodes import RunTensors, computed, widen
+from rewriter.runtime_env import RuntimeFailure
 
 __all__ = ["Arrays", "ComparedModel", "content_digest", "defining_numbers", "rounding_of"]
 
@@ -49,6 +51,7 @@ class ComparedModel:
         model: as it was read.
         feeds: inputs by name, of this model.
         usual: how many of them, the first ones, are of the usual scale and sizes; the others are probes.
+        limit: of nodes that onnxruntime runs by themselves.
 
     Attributes:
         failed: numbers of the probes on which some node cannot be evaluated that can on the usual inputs.
@@ -57,7 +60,8 @@ class ComparedModel:
         drawing: those that draw random numbers: of two that are alike neither is the other.
     """
 
-    def __init__(self, model: Model, feeds: Sequence[Mapping[str, np.ndarray]], usual: int) -> None:
+    def __init__(self, model: Model, feeds: Sequence[Mapping[str, np.ndarray]], usual: int, limit: RunLimit) -> None:
+        self._limit = limit
         self.usual, self.failed, self._feeds = usual, set[int](), feeds
         self.model, self.graph, self.tables = model, model.graph, model.graph.tables
         self._results = {value for bodies in model.bodies.values() for body in bodies for value in body.outputs}
@@ -204,11 +208,11 @@ class ComparedModel:
             arrays: Sequence[np.ndarray] = ()
             try:
                 if followed:
-                    arrays = computed(self.model, self.graph, bare, [array[number] for array in narrow], run, exact=False)
+                    arrays = self._computed(bare, [array[number] for array in narrow], run, exact=False)
                     for kept, array in zip(own, arrays, strict=True):
                         kept.append(np.asarray(array))
                 if not followed or node not in self._deciding:
-                    arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
+                    arrays = self._computed(bare, [operand[number] for operand in operands], run, exact=True)
             except NoReference:
                 self.failed |= {number} if number >= self.usual else set()
                 raise
@@ -218,6 +222,16 @@ class ComparedModel:
         if followed:
             self._typed.update(zip(node.values, own, strict=True))
         return results
+
+    def _computed(self, node: Node, operands: Sequence[np.ndarray], run: RunTensors, exact: bool) -> Sequence[np.ndarray]:
+        """A node's results. Raises NoReference, also where onnxruntime runs it and that takes too long."""
+        if not node.is_opaque:
+            return computed(self.model, self.graph, node, operands, run, exact)
+        try:
+            with self._limit.limited():
+                return computed(self.model, self.graph, node, operands, run, exact)
+        except RuntimeFailure as problem:
+            raise NoReference(f"the reference cannot be computed: {problem}") from problem
 
     def in_own_types(self, nodes: Sequence[Node], value: int, number: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
         """What some nodes, operands first, compute of a value on one of the inputs in the model's own types. Raises NoReference.
@@ -237,7 +251,7 @@ class ComparedModel:
                         arrays[made] = array if type_ is None else array.astype(type_.dtype.numpy())
             given = [arrays[self.made(operand)] for operand in operands]
             with np.errstate(all="ignore"):
-                results = computed(self.model, self.graph, replace(node, inputs=tuple(operands)), given, run, exact=False)
+                results = self._computed(replace(node, inputs=tuple(operands)), given, run, exact=False)
             arrays.update(zip(node.values, map(np.asarray, results), strict=True))
         return arrays[self.made(value)]
 
