@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel, kernel_of
@@ -28,7 +28,16 @@ from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
 from mugraph.onnx.positions import PositionReader
-from mugraph.onnx.scopes import captured, declarations, executed_nodes, name_apart, names_read, nested_tensors, node_count
+from mugraph.onnx.scopes import (
+    captured,
+    declarations,
+    executed_nodes,
+    mistaken_names,
+    name_apart,
+    names_read,
+    nested_tensors,
+    node_count,
+)
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues, restrictions_in_words
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
 from mugraph.onnx.weights import FileState, ModelError, Weights
@@ -117,6 +126,12 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
             f"its functions are more than {_EXPANDED_LIMIT:,} nodes when written out, which no runtime can hold"
         )
     heed()
+    for node, name, tensor, other in mistaken_names(proto.graph):
+        if tensor is None or other is None or not _is_same(weights, tensor, other):
+            raise weights.malformed(
+                f"initializer '{name}' of a body of {node.op_type} '{node.name or node.output[0]}' has the name of a value that "
+                "another body of it reads from the graph around, and onnxruntime takes that for both"
+            )
     name_apart(proto.graph)
     skeleton, faithful = without_weights(proto)
     if check:
@@ -158,6 +173,12 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
         if more is None:
             return replace(model, notes=(*notes, *model.notes), distrusted=distrusted)
         taken = more
+
+
+def _is_same(weights: Weights, one: TensorProto, other: TensorProto) -> bool:
+    """Whether two stored tensors are the same bit for bit."""
+    is_alike = one.data_type == other.data_type and list(one.dims) == list(other.dims)
+    return is_alike and weights.array(one).tobytes() == weights.array(other).tobytes()
 
 
 class _GraphReader:
