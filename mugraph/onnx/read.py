@@ -22,6 +22,7 @@ from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
 from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, body_graph, fitting_bodies, readable_bodies
 from mugraph.onnx.branches import BranchTrials, IllTyped, TakenBranches, UndecidedIf, check_typed, if_name
 from mugraph.onnx.constants import ConstantReader
+from mugraph.onnx.endless import endless_loop
 from mugraph.onnx.inference import DeclaredOtherwise, expanded_nodes, infer
 from mugraph.onnx.integers import IntegerEvaluator
 from mugraph.onnx.literals import tensor_of
@@ -155,6 +156,8 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
     else:
         inferred = skeleton
         notes.append("subgraphs have external data, so onnx's shape inference was left out")
+    if (loop := endless_loop(proto.graph, ConstantReader(weights))) is not None:
+        raise weights.malformed(f"Loop '{loop.name or loop.output[0]}' never ends, and no output is computed without it")
     symbols, taken = SymbolValues(), TakenBranches()
 
     def tried(supposed: TakenBranches) -> Mapping[int, str]:

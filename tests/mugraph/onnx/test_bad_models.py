@@ -436,3 +436,24 @@ def _branch(graph: onnx.GraphProto) -> onnx.GraphProto:
     branch.CopyFrom(graph)
     del branch.input[:]
     return branch
+
+
+LOOPING = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, int64 n) => (float[2] y) <{constants}> {{
+    {before}
+    z = Loop({most}, {first}, x) <body = b (int64 i, bool c, float[2] v) => (bool more, float[2] w) {{ {body} }}>
+    {after} }}"""
+
+
+@pytest.mark.parametrize("most", ["", "many", "large"])
+@pytest.mark.parametrize("first", ["", "yes", "true"])
+@pytest.mark.parametrize("body", ["more = Identity(c) w = Identity(v)", "k = Identity(yes) more = Identity(k) w = Exp(v)"])
+def test_a_loop_that_no_run_leaves_is_refused(most: str, first: str, body: str) -> None:
+    """onnxruntime cannot be stopped in the first one."""
+    constants = f"bool yes = {{1}}, int64 many = {{{1 << 62}}}, int64 few = {{3}}, bool no = {{0}}"
+    before = "large = Identity(many) true = Identity(yes)"
+    parts = {"constants": constants, "before": before, "most": most, "first": first, "body": body, "after": "y = Neg(z)"}
+    with pytest.raises(ModelError, match="Loop 'z' never ends"):
+        load(parse_model(LOOPING.format(**parts)))
+    changes = [{"most": "few"}, {"most": "n"}, {"first": "no"}, {"body": "more = Not(c) w = Exp(v)"}, {"after": "y = Neg(x)"}]
+    for change in changes:
+        assert load(parse_model(LOOPING.format(**{**parts, **change}))).graph.outputs
