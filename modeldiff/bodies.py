@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from modeldiff.inputs import CommonInputs
+from modeldiff.limits import RunLimit
 from modeldiff.pairing import Pairing
 from modeldiff.sides import ComparedModel
 from mugraph.graph import Graph, Node
@@ -41,6 +42,7 @@ class BodyPair:
         usual: how many of these, the first ones, count as of the usual scale and sizes.
         sizes: what is known of dimension symbols around the bodies, before and after, on each of the inputs.
         is_entered: whether these are inputs on which the body runs; else they are those of its node.
+        limit: of nodes that onnxruntime runs by themselves.
     """
 
     attribute: str
@@ -51,13 +53,16 @@ class BodyPair:
     usual: int
     sizes: tuple[tuple[Mapping[str, Dim], ...], tuple[Mapping[str, Dim], ...]]
     is_entered: bool
+    limit: RunLimit
 
     def sides(self, numbers: Sequence[int]) -> tuple[ComparedModel, ComparedModel]:
         """The two on some of the inputs, by their numbers."""
         usual = sum(number < self.usual for number in numbers)
         probes = [self.inputs.probes[number] for number in numbers]
         first, second = (
-            ComparedModel(body.model, [body.fed(probe) for probe in probes], usual, body.number, [sizes[n] for n in numbers])
+            ComparedModel(
+                body.model, [body.fed(probe) for probe in probes], usual, self.limit, body.number, [sizes[n] for n in numbers]
+            )
             for body, sizes in zip((self.before, self.after), self.sizes, strict=True)
         )
         return first, second
@@ -182,9 +187,8 @@ def body_pairs(pairing: Pairing, node: Node, other: Node, inputs: CommonInputs) 
             continue
         sizes = tuple(tuple(side.sizes(n) for n in numbers) for side in (pairing.before, pairing.after))
         usual = max(1, sum(number < pairing.before.usual for number in numbers))  # where probes alone run it one has to tell
-        yield BodyPair(
-            first.attribute, before, after, fed, CommonInputs(tuple(probes), (), ()), usual, (sizes[0], sizes[1]), entered
-        )
+        shared, limit = CommonInputs(tuple(probes), (), ()), pairing.before.limit
+        yield BodyPair(first.attribute, before, after, fed, shared, usual, (sizes[0], sizes[1]), entered, limit)
 
 
 _Fed = tuple[int, list[np.ndarray] | None]
@@ -207,7 +211,7 @@ def _runs(
             yield number, [] if is_taken else None
             continue
         feed = {name: captured[name][number] for name in model.names.values() if name in captured}
-        fed = _Iterations(model, body, feed, pairing.before.sizes(number), most if number < pairing.before.usual else 1)
+        fed = _Iterations(model, body, feed, pairing.before, number, most if number < pairing.before.usual else 1)
         yield from ((number, formal) for formal in fed.of(pairing.before, other, operands))
 
 
@@ -215,9 +219,10 @@ class _Iterations:
     """What a body is fed in the first iterations of a loop."""
 
     def __init__(
-        self, model: _BodyModel, body: GraphBody, captured: Mapping[str, np.ndarray], sizes: Mapping[str, Dim], most: int
+        self, model: _BodyModel, body: GraphBody, captured: Mapping[str, np.ndarray], outer: ComparedModel, number: int, most: int
     ) -> None:
-        self._model, self._body, self._captured, self._sizes, self._most = model, body, captured, sizes, most
+        self._model, self._body, self._captured, self._most = model, body, captured, most
+        self._limit, self._sizes = outer.limit, outer.sizes(number)
         self._fed: list[list[np.ndarray]] = []
 
     def of(self, side: ComparedModel, node: Node, operands: Sequence[Tensor | None]) -> list[list[np.ndarray]]:
@@ -241,7 +246,7 @@ class _Iterations:
             raise _EnoughIterations
         names = [self._model.names[value] for value in self._body.inputs]
         feed = {**self._captured, **dict(zip(names, arrays, strict=True))}
-        side = ComparedModel(self._model.model, [feed], 1, self._model.number, [self._sizes])
+        side = ComparedModel(self._model.model, [feed], 1, self._limit, self._model.number, [self._sizes])
         known = side.evaluated()
         results = []
         for value in self._body.outputs:

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from modeldiff.compare import Equality, ModelComparison, compare_models
+from modeldiff.limits import RUN_SECONDS
 from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence, tested_on
 from mugraph.console import result_console, run_click
 from mugraph.onnx.parse import files_of
@@ -36,6 +37,13 @@ _COLOURS = {Equality.PROVED: "green", Equality.TESTED: "green", Equality.UNDECID
 @click.option(
     "--budget", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds in which proofs are begun."
 )
+@click.option(
+    "--run-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=RUN_SECONDS,
+    show_default=True,
+    help="Seconds that a run in onnxruntime may take: a Loop need not end.",
+)
 @click.option("--report", type=click.Path(path_type=Path), metavar="FILE.html", help="Write a page with both graphs.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the whole comparison to a file.")
 @click.option("-v", "--verbose", is_flag=True, help="Log what goes on.")
@@ -46,6 +54,7 @@ def command(
     shapes: tuple[str, ...],
     tolerance: float | None,
     budget: float,
+    run_limit: float,
     report: Path | None,
     json_file: Path | None,
     verbose: bool,
@@ -66,6 +75,7 @@ def command(
             parse_shapes(shapes),
             tolerance=tolerance,
             seconds=budget,
+            run_seconds=run_limit,
             progress=tell,
         )
         if report is not None:

@@ -16,6 +16,7 @@ from modeldiff.beyond import other_attributes, shown_beyond
 from modeldiff.bodies import body_pairs, is_wired_alike, partners
 from modeldiff.faults import ModelDifference, explained, other_defaults, suspects
 from modeldiff.inputs import SEEDS, CommonInputs, common_inputs, fed_to
+from modeldiff.limits import RUN_SECONDS, RunLimit
 from modeldiff.pairing import EqualityClaim, Numbers, Pairing
 from modeldiff.proofs import Judged, Proofs, ProvedEquations
 from modeldiff.sides import ComparedModel
@@ -138,6 +139,7 @@ def compare_models(
     *,
     tolerance: float | None = None,
     seconds: float = 60.0,
+    run_seconds: float = RUN_SECONDS,
     progress: Callable[[str], None] = lambda line: None,
 ) -> ModelComparison:
     """Compares two model files.
@@ -146,6 +148,7 @@ def compare_models(
         shapes: sizes of inputs; what they leave open is chosen.
         tolerance: relative error below which tensors are equal; ``None`` for a few units in the last place of their types.
         seconds: in which proofs are begun.
+        run_seconds: that a run in onnxruntime may take; at most three are ended, of which nothing is known.
         progress: told what goes on.
 
     Raises:
@@ -162,11 +165,13 @@ def compare_models(
         first, second = (len(model.graph.outputs) for model in models)
         raise InputError(f"{after} has {second} outputs, and {before} has {first}: nothing can be compared")
     told("running the first model in onnxruntime")
-    inputs = common_inputs(*models, shapes or {})
+    limit = RunLimit(run_seconds)
+    inputs = common_inputs(*models, shapes or {}, limit)
     told("evaluating the first model in float64")
-    evaluated = _evaluable(models[0], inputs)
+    evaluated = _evaluable(models[0], inputs, RunLimit(run_seconds) if inputs.outputs else limit)
     known, inputs = evaluated.numbers, evaluated.inputs
-    sides = evaluated.side, _side(models[1], inputs)
+    limit = RunLimit(run_seconds)
+    sides = evaluated.side, _side(models[1], inputs, limit)
     told("pairing nodes")
     deadline = Deadline()
     deadline.end_in(seconds)
@@ -175,7 +180,7 @@ def compare_models(
     regions = tuple(_compared(pairing, inputs, work))
     deadline.end()
     told("running the second model in onnxruntime")
-    outputs, problems = _outputs(models[1], pairing, inputs, regions)
+    outputs, problems = _outputs(models[1], pairing, inputs, regions, limit)
     return ModelComparison(regions, outputs, pairing, inputs, (*inputs.notes, *problems))
 
 
@@ -273,15 +278,15 @@ class _FirstModel:
     inputs: CommonInputs
 
 
-def _side(model: Model, inputs: CommonInputs) -> ComparedModel:
-    return ComparedModel(model, [fed_to(model, probe) for probe in inputs.probes], len(SEEDS))
+def _side(model: Model, inputs: CommonInputs, limit: RunLimit) -> ComparedModel:
+    return ComparedModel(model, [fed_to(model, probe) for probe in inputs.probes], len(SEEDS), limit)
 
 
-def _evaluable(model: Model, inputs: CommonInputs) -> _FirstModel:
+def _evaluable(model: Model, inputs: CommonInputs, limit: RunLimit) -> _FirstModel:
     """Evaluates the model before on the usual inputs and on the probes on which all can be evaluated that can be on those."""
-    side = _side(model, inputs)
+    side = _side(model, inputs, limit)
     numbers = Numbers(side)
-    return _FirstModel(side, numbers, inputs) if not side.failed else _evaluable(model, inputs.without(side.failed))
+    return _FirstModel(side, numbers, inputs) if not side.failed else _evaluable(model, inputs.without(side.failed), limit)
 
 
 def _paired(pair: Callable[[Mapping[int, int]], Pairing], progress: Callable[[str], None]) -> Pairing:
@@ -447,10 +452,10 @@ def _verdict(
 
 
 def _outputs(
-    model: Model, pairing: Pairing, inputs: CommonInputs, regions: Sequence[DiffRegion]
+    model: Model, pairing: Pairing, inputs: CommonInputs, regions: Sequence[DiffRegion], limit: RunLimit
 ) -> tuple[tuple[ComparedOutput, ...], list[str]]:
     """The outputs; and why onnxruntime does not run the model after, or which of its results belie that nothing differs."""
-    runs, refused, problems = _results(model, pairing.before, inputs)
+    runs, refused, problems = _results(model, pairing.before, inputs, limit)
     order, found = pairing.output_order(), []
     for number, (value, other) in enumerate(_output_pairs(pairing)):
         pairs = [
@@ -465,18 +470,20 @@ def _outputs(
 
 
 def _results(
-    model: Model, before: ComparedModel, inputs: CommonInputs
+    model: Model, before: ComparedModel, inputs: CommonInputs, limit: RunLimit
 ) -> tuple[list[list[Any] | None], Collection[str], list[str]]:
     """What onnxruntime gives for the model after on each input; the inputs on which it refuses; and what is to be said of it."""
     runs, refused = list[list[Any] | None](), dict[str, RuntimeFailure]()
     problems: list[str] = []
     try:
-        session = new_session(model.path or model.weights.memory, spinning=False)
+        with limit.limited():
+            session = new_session(model.path or model.weights.memory, spinning=False)
         for number, probe in enumerate(inputs.probes if inputs.outputs else ()):
             try:
-                runs.append(session.run(None, fed_to(model, probe)))
+                with limit.limited():
+                    runs.append(session.run(None, fed_to(model, probe)))
             except RuntimeFailure as problem:
-                if number < before.usual:
+                if number < before.usual or limit.is_reached():
                     raise
                 runs.append(None)
                 refused[probe.words] = problem

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from modeldiff.limits import RunLimit
 from mugraph.domains.base import FLOATS
 from mugraph.limited import memory_limit
 from mugraph.onnx import Model
@@ -16,7 +17,7 @@ from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import Dim, evaluate_dim, shape_at
 from rewriter.reference import InputError, bind_shape, bind_sizes, choices, random_inputs
 from rewriter.run.probes import InputProbe, model_probes, run_first, sizes_beyond
-from rewriter.runtime_env import RuntimeFailure, new_session
+from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
 __all__ = ["SEEDS", "CommonInputs", "common_inputs", "fed_to", "is_overridable"]
 
@@ -63,11 +64,15 @@ def fed_to(model: Model, probe: InputProbe) -> dict[str, np.ndarray]:
     return {name: array for name, array in probe.feed.items() if name in model.inputs or is_overridable(model, name)}
 
 
-def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int]]) -> CommonInputs:
+def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int]], limit: RunLimit) -> CommonInputs:
     """Random inputs for two models, as far as each has them.
 
     Those at other scales and sizes count where the second model takes them and onnxruntime runs the first one on them. Of what
     has a default in both models the second seed feeds another number.
+
+    Args:
+        shapes: sizes of inputs; what they leave open is chosen.
+        limit: of runs of the first model.
 
     Raises:
         InputError: the models have other inputs, or of other types, or evaluating them takes more memory than can be had.
@@ -97,22 +102,29 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
         fixed = ", ".join(f"{name} = {size}" for name, size in asked.items())
         notes.append(f"the model after takes {fixed} alone: nothing is said of other sizes")
     try:
-        session = new_session(before.path or before.weights.memory, spinning=False)
-        outputs = [session.run(None, fed_to(before, probe)) for probe in usual]
+        with limit.limited():
+            session = new_session(before.path or before.weights.memory, spinning=False)
+        outputs = [_run(session, fed_to(before, probe), limit) for probe in usual]
     except RuntimeFailure as problem:
         return CommonInputs(tuple(usual), (), (*notes, f"onnxruntime does not run the model before: {problem}"))
     beyond = [] if asked else sizes_beyond([before, after], sizes, _MOST)
     found = []
     for alternatives in model_probes(before, sizes, choices(before, sizes)[0], beyond):
         found.append([probe for probe in alternatives if not _not_taken(after, probe)])
-    counting, refused = run_first(found, lambda feed: session.run(None, {name: feed[name] for name in before.inputs}))
+    counting, refused = run_first(found, lambda feed: _run(session, {name: feed[name] for name in before.inputs}, limit))
     notes += [f"the model before does not run {', nor '.join(refused)}: nothing was compared there"] if refused else []
+    notes += [f"the model before: {limit.words}"] if limit.is_reached() else []
     for each in counting:
         held += _held(before, _sizes_of(before, each.probe))
         if room is None or held <= room:
             usual.append(each.probe)
             outputs.append(each.outputs)
     return CommonInputs(tuple(usual), tuple(outputs), tuple(notes))
+
+
+def _run(session: Session, feed: Mapping[str, Any], limit: RunLimit) -> list[Any]:
+    with limit.limited():
+        return session.run(None, feed)
 
 
 def _asked(before: Model, after: Model) -> dict[str, Dim]:

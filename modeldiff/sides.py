@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 from onnx.helper import get_attribute_value
 
+from modeldiff.limits import RunLimit
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Node
 from mugraph.onnx import Model
@@ -31,6 +32,7 @@ from mugraph.terms.shape import (
 from mugraph.terms.term import Attrs, attr_symbols, make_attrs, walk
 from rewriter.reference import NoReference, bind_shape, rounding_decisions
 from rewriter.reference.nodes import RunTensors, computed, widen
+from rewriter.runtime_env import RuntimeFailure
 from rulegen.mine.cuts import shortest
 
 __all__ = ["Arrays", "ComparedModel", "content_digest", "defining_numbers", "rounding_of"]
@@ -54,6 +56,7 @@ class ComparedModel:
         model: as it was read, or a body of one.
         feeds: inputs by name, of this model.
         usual: how many of them, the first ones, are of the usual scale and sizes; the others are probes.
+        limit: of nodes that onnxruntime runs by themselves.
         body: the number of the body that it is; 0 for a whole model.
         sizes: what dimension symbols around a body are, for each of the feeds.
 
@@ -70,9 +73,11 @@ class ComparedModel:
         model: Model,
         feeds: Sequence[Mapping[str, np.ndarray]],
         usual: int,
+        limit: RunLimit,
         body: int = 0,
         sizes: Sequence[Mapping[str, Dim]] = (),
     ) -> None:
+        self.limit = limit
         self.usual, self.failed, self._feeds = usual, set[int](), feeds
         self.model, self.graph, self.tables = model, model.graph, model.graph.tables
         self._kind = opaque_kind(model)
@@ -256,11 +261,11 @@ class ComparedModel:
             arrays: Sequence[np.ndarray] = ()
             try:
                 if followed:
-                    arrays = computed(self.model, self.graph, bare, [array[number] for array in narrow], run, exact=False)
+                    arrays = self._computed(bare, [array[number] for array in narrow], run, exact=False)
                     for kept, array in zip(own, arrays, strict=True):
                         kept.append(np.asarray(array))
                 if not followed or node not in self.deciding:
-                    arrays = computed(self.model, self.graph, bare, [operand[number] for operand in operands], run, exact=True)
+                    arrays = self._computed(bare, [operand[number] for operand in operands], run, exact=True)
             except NoReference:
                 self.failed |= {number} if number >= self.usual else set()
                 raise
@@ -270,6 +275,16 @@ class ComparedModel:
         if followed:
             self._typed.update(zip(node.values, own, strict=True))
         return results
+
+    def _computed(self, node: Node, operands: Sequence[np.ndarray], run: RunTensors, exact: bool) -> Sequence[np.ndarray]:
+        """A node's results. Raises NoReference, also where onnxruntime runs it and that takes too long."""
+        if not node.is_opaque:
+            return computed(self.model, self.graph, node, operands, run, exact)
+        try:
+            with self.limit.limited():
+                return computed(self.model, self.graph, node, operands, run, exact)
+        except RuntimeFailure as problem:
+            raise NoReference(f"the reference cannot be computed: {problem}") from problem
 
     def replayed(
         self, nodes: Sequence[Node], value: int, number: int, read: Callable[[int], np.ndarray], exact: bool
@@ -292,7 +307,7 @@ class ComparedModel:
                         arrays[made] = array if exact or type_ is None else array.astype(type_.dtype.numpy())
             given = [arrays[self.made(operand)] for operand in operands]
             with np.errstate(all="ignore"):
-                results = computed(self.model, self.graph, replace(node, inputs=tuple(operands)), given, run, exact)
+                results = self._computed(replace(node, inputs=tuple(operands)), given, run, exact)
             arrays.update(
                 (v, self._rounded(node, np.asarray(a)) if exact else np.asarray(a))
                 for v, a in zip(node.values, results, strict=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 __all__ = ["INTERNAL_EXIT", "INTERRUPTED_EXIT", "PIPE_EXIT", "USER_EXIT", "heed_interrupts", "run_command"]
 
@@ -54,6 +57,8 @@ def run_command(module: str, name: str) -> None:
     no mistake of ours.
     """
     heed_interrupts()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # Python has none where the descriptor was closed from the start
+        sys.stdout = _StandardOutput(sys.stdout)
     try:
         getattr(import_module(module), name)()
     except KeyboardInterrupt:
@@ -64,7 +69,7 @@ def run_command(module: str, name: str) -> None:
     except Exception as problem:
         if isinstance(problem, RuntimeError) and isinstance(problem.__cause__, KeyboardInterrupt):
             sys.exit(INTERRUPTED_EXIT)
-        if isinstance(problem, OSError) and problem.filename is None and not _takes_more(sys.stdout):
+        if isinstance(problem, OSError) and problem is getattr(sys.stdout, "refusal", None):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             words = f"standard output cannot be written: {problem.strerror}; make room or send it elsewhere"
             print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
@@ -77,15 +82,36 @@ def run_command(module: str, name: str) -> None:
         sys.exit(INTERNAL_EXIT)
 
 
-def _takes_more(stream: TextIO | None) -> bool:
-    """Whether a line more can be written. To flush the stream again tells nothing: it has dropped what was refused.
+class _StandardOutput(io.TextIOWrapper):
+    """Standard output that keeps what it was refused with: a stream that is flushed again has dropped what it could not write.
 
-    Python has no stream where the descriptor was closed from the start, and drops what is printed: that refuses nothing.
+    Args:
+        usual: as Python opened it.
     """
-    if stream is None:
-        return True
-    try:
-        os.write(stream.fileno(), b"\n")
-    except OSError:
-        return False
-    return True
+
+    refusal: OSError | None = None
+
+    def __init__(self, usual: io.TextIOWrapper) -> None:
+        super().__init__(
+            usual.buffer,
+            encoding=usual.encoding,
+            errors=usual.errors,
+            line_buffering=usual.line_buffering,
+            write_through=usual.write_through,
+        )
+
+    def write(self, text: str) -> int:
+        with self._heard():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._heard():
+            super().flush()
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            self.refusal = problem
+            raise

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import CompiledKernel, kernel_of
@@ -22,13 +22,23 @@ from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
 from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, body_graph, fitting_bodies, readable_bodies
 from mugraph.onnx.branches import BranchTrials, IllTyped, TakenBranches, UndecidedIf, check_typed, if_name
 from mugraph.onnx.constants import ConstantReader
+from mugraph.onnx.endless import endless_loop
 from mugraph.onnx.inference import DeclaredOtherwise, expanded_nodes, infer
 from mugraph.onnx.integers import IntegerEvaluator
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import opset_of, parse, without_weights
 from mugraph.onnx.positions import PositionReader
-from mugraph.onnx.scopes import captured, declarations, executed_nodes, name_apart, names_read, nested_tensors, node_count
+from mugraph.onnx.scopes import (
+    captured,
+    declarations,
+    executed_nodes,
+    mistaken_names,
+    name_apart,
+    names_read,
+    nested_tensors,
+    node_count,
+)
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues, restrictions_in_words
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
 from mugraph.onnx.weights import FileState, ModelError, Weights
@@ -117,6 +127,12 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
             f"its functions are more than {_EXPANDED_LIMIT:,} nodes when written out, which no runtime can hold"
         )
     heed()
+    for node, name, tensor, other in mistaken_names(proto.graph):
+        if tensor is None or other is None or not _is_same(weights, tensor, other):
+            raise weights.malformed(
+                f"initializer '{name}' of a body of {node.op_type} '{node.name or node.output[0]}' has the name of a value that "
+                "another body of it reads from the graph around, and onnxruntime takes that for both"
+            )
     name_apart(proto.graph)
     skeleton, faithful = without_weights(proto)
     if check:
@@ -140,6 +156,8 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
     else:
         inferred = skeleton
         notes.append("subgraphs have external data, so onnx's shape inference was left out")
+    if (loop := endless_loop(proto.graph, ConstantReader(weights))) is not None:
+        raise weights.malformed(f"Loop '{loop.name or loop.output[0]}' never ends, and no output is computed without it")
     symbols, taken = SymbolValues(), TakenBranches()
 
     def tried(supposed: TakenBranches) -> Mapping[int, str]:
@@ -158,6 +176,12 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
         if more is None:
             return replace(model, notes=(*notes, *model.notes), distrusted=distrusted)
         taken = more
+
+
+def _is_same(weights: Weights, one: TensorProto, other: TensorProto) -> bool:
+    """Whether two stored tensors are the same bit for bit."""
+    is_alike = one.data_type == other.data_type and list(one.dims) == list(other.dims)
+    return is_alike and weights.array(one).tobytes() == weights.array(other).tobytes()
 
 
 class _GraphReader:

@@ -6,6 +6,7 @@ the node depends on that value although its inputs do not list it.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -18,6 +19,7 @@ __all__ = [
     "executed_nodes",
     "graphs_of",
     "graphs_within",
+    "mistaken_names",
     "name_apart",
     "names_in_use",
     "names_read",
@@ -123,6 +125,31 @@ def defined_names(graph: GraphProto) -> Iterator[str]:
     yield from (tensor.name for tensor in graph.initializer)
     yield from (sparse.values.name for sparse in graph.sparse_initializer)
     yield from (name for node in graph.node for name in node.output if name)
+
+
+def mistaken_names(graph: GraphProto) -> Iterator[tuple[NodeProto, str, TensorProto | None, TensorProto | None]]:
+    """Initializers of a body whose name another body of the same node reads from around the node, also within bodies.
+
+    onnxruntime feeds both bodies what is around them then, and the initializer is not read.
+
+    Returns:
+        the node, the name, the initializer, and the one around; ``None`` for one that is sparse, and for what is no initializer.
+    """
+    scopes: list[tuple[GraphProto, ChainMap[str, TensorProto | None]]] = [(graph, ChainMap())]
+    while scopes:
+        current, around = scopes.pop()
+        stored = {tensor.name: tensor for tensor in current.initializer}
+        known = around.new_child({name: stored.get(name) for name in defined_names(current)})
+        for node in current.node:
+            bodies = list(graphs_of(node))
+            scopes.extend((body, known) for body in bodies)
+            if len(bodies) < 2 or not any(body.initializer or body.sparse_initializer for body in bodies):
+                continue
+            read = set(captured(node))
+            for body in bodies:
+                within: dict[str, TensorProto | None] = {sparse.values.name: None for sparse in body.sparse_initializer}
+                within |= {tensor.name: tensor for tensor in body.initializer}
+                yield from ((node, name, tensor, known.get(name)) for name, tensor in within.items() if name in read)
 
 
 class NameSupply:

@@ -87,7 +87,7 @@ def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge:
         BudgetSpent: the budget ended either before there was anything to write.
     """
     proposer = Proposer(bench, quarantine)
-    explained: tuple[NearMiss, ...] = ()
+    explained: tuple[NearMiss, ...] | None = None
     try:
         with bench.background.deadline.heeded():
             bench.kernels.warm()

@@ -41,10 +41,19 @@ class Decision:
     is_interrupted: bool = False
 
 
-def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, explanations: Sequence[NearMiss] = ()) -> Decision:
-    """The decision of a run that has judged."""
+def decided(
+    bench: Workbench, predictions: Predictions, judgement: Judgement, explanations: Sequence[NearMiss] | None = None
+) -> Decision:
+    """The decision of a run that has judged.
+
+    Args:
+        explanations: ``None`` where the run did not come to them.
+    """
     task, winner = bench.task, judgement.winner
     nodes = node_count(task.original.proto.graph)
+    more = "" if judgement.is_interrupted or judgement.fault else "; --budget gives it more time"
+    asked = task.options.explain if explanations is None else None
+    unexplained = [] if asked is None else [f"--explain {asked}: the run ended before it looked at that{more}"]
     outcome = Outcome(
         task.name,
         str(task.output),
@@ -73,8 +82,8 @@ def decided(bench: Workbench, predictions: Predictions, judgement: Judgement, ex
         estimated_costs=predictions.estimated,
         calibrated_costs=predictions.calibrated,
         dropped=tuple(bench.notes.dropped),
-        notes=tuple(bench.notes.lines),
-        explanations=tuple(explanations),
+        notes=(*bench.notes.lines, *unexplained),
+        explanations=tuple(explanations or ()),
     )
     graph = task.model.as_it_came if winner is None else winner.graph
     is_verdict = not (judgement.is_interrupted or judgement.is_undecided or judgement.fault)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from mugraph.onnx import Model
 from rewriter.reference import InputError
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
@@ -23,13 +24,18 @@ def check_asked(bench: Workbench) -> None:
     Raises:
         InputError: it is no rule, no node and no value.
     """
-    asked, model = bench.task.options.explain, bench.task.model
-    names = [*model.values, *(origin.name for origin in model.origins)]
+    asked = bench.task.options.explain
+    names = list(dict.fromkeys([*_names(bench.task.original), *_names(bench.task.model)]))
     if asked is None or asked == "all" or asked in names or _rules_asked(bench, asked):
         return
     near = get_close_matches(asked, filter(None, (*names, *bench.rules.ids)), _ALIKE)
     meant = f"; did you mean {', '.join(near)}?" if near else ""
     raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model{meant}")
+
+
+def _names(model: Model) -> list[str]:
+    """Of the values and nodes of a model."""
+    return [*model.values, *(origin.name for origin in model.origins)]
 
 
 def _rules_asked(bench: Workbench, asked: str) -> bool:
@@ -57,6 +63,10 @@ def _explained(bench: Workbench, search: ModelSearch, asked: str) -> Iterable[Ne
             if node.is_opaque:
                 return [NearMiss("", "", asked, f"opaque: {model.opaque.get(index, origin.op_type)}", MissReason.OPAQUE)]
             return [line for value in node.values for line in explain_node(moves, start, value)]
+    if asked in _names(bench.task.original):
+        return [
+            NearMiss("", "", asked, "cleaning up took it away: the model that is searched has none of that name", MissReason.GONE)
+        ]
     if asked == "all":
         misses = [*explain_spelled(moves, start), *explain_all(moves, start)]
         return [*sorted(misses, key=lambda line: -line.at_stake), *bench.kernels.explanations()]

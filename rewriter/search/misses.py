@@ -17,6 +17,7 @@ class MissReason(StrEnum):
     OPERATOR = "another operator stands in a place"
     ATTRIBUTES = "attributes differ"
     OPAQUE = "no rule can look at it"
+    GONE = "it is not in the clean model"
     SPELLED = "it looks like one operator that is written out, and no rule recognises it"
 
 

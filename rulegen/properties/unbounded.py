@@ -214,18 +214,17 @@ class SizeFreeTensor:
         return SizeFreeTensor(axes, np.concatenate(taken, axis), self.batch)
 
     def __getitem__(self, key: Any) -> SizeFreeTensor:
-        """New axes and whole ones, and the only entry of an axis."""
+        """New axes and whole ones, and the only entry of an axis. Raises Unsupported for all else that NumPy takes, or not."""
         keys = list(key) if isinstance(key, tuple) else [key]
-        if Ellipsis in keys:
-            at = keys.index(Ellipsis)
-            there = sum(item is not None for item in keys) - 1
-            keys[at : at + 1] = [slice(None)] * (self.ndim - there)
-        keys += [slice(None)] * (self.ndim - sum(item is not None for item in keys))
+        there = sum(item is not None and item is not Ellipsis for item in keys)
+        at = next((number for number, item in enumerate(keys) if item is Ellipsis), len(keys))
+        keys[at : at + 1] = [slice(None)] * (self.ndim - there)
         added = [number for number, item in enumerate(keys) if item is None]
-        result = self.with_axes(added) if added else self
-        dropped = [number for number, item in enumerate(keys) if type(item) is int]
-        if any(item not in (None, 0) and item != slice(None) for item in keys):
+        dropped = [number for number, item in enumerate(keys) if _is_first(item)]
+        whole = [item for item in keys if isinstance(item, slice) and item == slice(None)]
+        if there > self.ndim or len(added) + len(dropped) + len(whole) < len(keys):
             raise Unsupported("a part of a tensor")
+        result = self.with_axes(added) if added else self
         return result.without_axes(dropped) if dropped else result
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, named: Mapping[str, Any]) -> SizeFreeTensor:
@@ -241,6 +240,11 @@ class SizeFreeTensor:
         if function is np.concatenate:
             return _concatenated(arguments[0], named["axis"])
         raise Unsupported(f"{function.__name__} of tensors of any size")
+
+
+def _is_first(item: Any) -> bool:
+    """Whether a key is the place 0: False is a mask to NumPy, and 0.0 no key."""
+    return isinstance(item, int | np.integer) and not isinstance(item, bool) and item == 0
 
 
 def _each(function: Callable[..., Any], *cells: np.ndarray) -> np.ndarray:

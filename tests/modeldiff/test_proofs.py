@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from modeldiff.compare import Equality, ModelComparison, compare_models
+from modeldiff.limits import RunLimit
 from modeldiff.sides import ComparedModel
 from modeldiff.weights import ComposedTensor, Nearby, WeightOrigins
 from mugraph.onnx import load
@@ -200,7 +201,7 @@ def made(tmp_path: Path, tensor: np.ndarray, **tensors: np.ndarray) -> tuple[str
         ends = [f"{'float16' if array.dtype == np.float16 else 'float'}{list(array.shape)} u{n}" for n, array in stored.items()]
         uses = " ".join(f"u{name} = Relu({name})" for name in stored)
         models.append(load(written(tmp_path / file, f"(float[1] x) => ({', '.join(ends)}) {{ {uses} }}", **stored)))
-    before, after = (ComparedModel(model, [{"x": drawn(1)}], 1) for model in models)
+    before, after = (ComparedModel(model, [{"x": drawn(1)}], 1, RunLimit(60)) for model in models)
     names = {value: before.name(value) for value in before.tables.constants}
     (value,) = (v for v in after.tables.constants if after.name(v) == "w")
     found = WeightOrigins(before, after).made_of(value, Nearby(tuple(names), (0.5,), ()))

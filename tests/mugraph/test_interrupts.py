@@ -135,7 +135,9 @@ def test_a_disk_that_is_full_is_no_mistake_of_a_command(tmp_path: Path) -> None:
         assert done.returncode == USER_EXIT
         assert done.stderr == "tool: standard output cannot be written: No space left on device; make room or send it elsewhere\n"
     other = _command(tmp_path, "raise OSError(28, 'No space left on device')", ONNX_SUPEROPT_DEBUG="")
-    assert other.returncode == INTERNAL_EXIT
+    assert other.returncode == INTERNAL_EXIT and other.stdout == "", "standard output is not asked by writing into it"
+    done = _command(tmp_path, "print('told'); raise OSError(28, 'No space left on device')", ONNX_SUPEROPT_DEBUG="")
+    assert done.returncode == INTERNAL_EXIT and done.stdout == "told\n"
 
 
 def test_a_command_without_standard_output_tells_what_failed() -> None:

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -102,6 +103,7 @@ class _Server:
     connection: Connection[Any, Any] = field(init=False)
     _process: ForkProcess = field(init=False)
     _began: float = 0.0
+    _waits: Mapping[str, float] = field(default_factory=dict)
     _cases: int = 0
     _shown: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -113,7 +115,7 @@ class _Server:
 
     def begin(self, name: str) -> None:
         self.name, self._shown = name, {}
-        self._began = time.monotonic() - _waited(self._process.pid)
+        self._began, self._waits = time.monotonic(), _waits(self._process.pid)
         self._cases += 1
         self.connection.send(name)
 
@@ -133,13 +135,23 @@ class _Server:
             self.stop()
             name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
             return self._reported(CaseReport(Fate.DIED, name))
-        if time.monotonic() - _waited(self._process.pid) - self._began > self.limits.seconds:
+        if self._worked() > self.limits.seconds:
             self.stop()
             return self._reported(CaseReport(Fate.HANG, f"more than {self.limits.seconds:g} s"))
         if _resident(self._process.pid) > self.limits.memory:
             self.stop()
             return self._reported(CaseReport(Fate.MEMORY, f"more than {self.limits.memory >> 20} MiB"))
         return None
+
+    def _worked(self) -> float:
+        """Seconds of the case, without those in which it waits for a busy processor: at least a tenth of all, since threads that
+        wait at once count one by one.
+        """
+        passed = time.monotonic() - self._began
+        if passed <= self.limits.seconds:
+            return passed
+        waited = sum(seconds - self._waits.get(thread, 0.0) for thread, seconds in _waits(self._process.pid).items())
+        return max(passed - waited, passed / 10)
 
     def _reported(self, report: CaseReport) -> CaseReport:
         self.name = None
@@ -155,12 +167,18 @@ class _Server:
         self.connection.close()
 
 
-def _waited(pid: int | None) -> float:
-    """Seconds in which a process could have run and others did, where the system tells."""
+def _waits(pid: int | None) -> dict[str, float]:
+    """Seconds in which each thread of a process and of its children could have run and others did, where the system tells."""
+    waits: dict[str, float] = {}
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
+        process = psutil.Process(pid)
+        tasks = [task for one in (process, *process.children(recursive=True)) for task in Path(f"/proc/{one.pid}/task").iterdir()]
+    except (OSError, psutil.Error):
+        return waits
+    for task in tasks:
+        with suppress(OSError, ValueError, IndexError):  # it has ended, or the system does not tell
+            waits[task.name] = int((task / "schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    return waits
 
 
 def _resident(pid: int | None) -> int:

@@ -12,8 +12,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx.parser import parse_model
 
 from mugraph.onnx import NEWEST_OPSET, ModelError, load, save, to_bytes
+from rewriter.runtime_env import new_session
 
 FLOAT = TensorProto.FLOAT
 
@@ -374,7 +376,7 @@ def test_nodes_that_make_no_sense_are_opaque(node: onnx.NodeProto, constants: di
 def test_shape_arithmetic_that_makes_no_sense_is_opaque(body: str, reason: str) -> None:
     constants = {"zero": 0, "seven": [7], "zeros": [0, 0], "large": [2**40, 2**40], "none": np.zeros(0, np.int64)}
     text = f"g (float[n,s] x) => (float[a,b] y) {{ size = Shape(x) {body} }}"
-    proto = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
+    proto = parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}')
     proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items())
     assert any(reason in why for why in load(proto).opaque.values()), load(proto).opaque
 
@@ -392,3 +394,66 @@ def test_operators_are_imported_at_one_version(second: str) -> None:
     proto = small_model(12)
     proto.functions.append(helper.make_function("f", "f", ["a"], ["b"], [body], imports))
     refused(proto, "imports the operators of com.microsoft at versions 1 and 2")
+
+
+SHADOWED = """<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {w} {{
+    t = Mul(x, w) s = ReduceSum<keepdims = 0>(x) b = Greater(s, zero)
+    o = If(b) <then_branch = yes () => (float[2] p) <float[2] w = {{3, 3}}> {{ p = Mul(x, w) }},
+               else_branch = no () => (float[2] q) {{ q = Mul(x, {other}) }}>
+    y = Add(o, t) }}"""
+
+
+def test_an_initializer_of_a_branch_is_not_mistaken_for_what_the_other_one_reads() -> None:
+    """onnxruntime feeds both branches the outer value, so that the model is another one as soon as it has a name of its own."""
+    two, three = (f"<float zero = {{0}}, float[2] w = {{{number}}}>" for number in ("2, 2", "3, 3"))
+    model = parse_model(SHADOWED.format(w=two, other="w"))
+    onnx.checker.check_model(model)
+    (given,) = new_session(model.SerializeToString()).run(None, {"x": np.ones(2, np.float32)})
+    assert given.tolist() == [4, 4], "2 for both"
+    within = onnx.helper.make_model(  # the If within a branch
+        onnx.helper.make_graph(
+            [onnx.helper.make_node("If", ["c"], ["z"], then_branch=_branch(model.graph), else_branch=_branch(model.graph))],
+            "outer",
+            [onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, []), model.graph.input[0]],
+            [onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [2])],
+        ),
+        opset_imports=model.opset_import,
+        ir_version=10,
+    )
+    for bad in (model, within):
+        with pytest.raises(ModelError, match="initializer 'w' of a body of If 'o' has the name of a value that another body"):
+            load(bad)
+    for text in (SHADOWED.format(w=three, other="w"), SHADOWED.format(w=two, other="t")):
+        source = parse_model(text)
+        feed = {"x": np.ones(2, np.float32)}
+        wanted, found = (new_session(m.SerializeToString()).run(None, feed) for m in (source, load(source).proto))
+        assert np.array_equal(wanted, found)
+
+
+def _branch(graph: onnx.GraphProto) -> onnx.GraphProto:
+    """A graph without inputs, which it reads from around it."""
+    branch = onnx.GraphProto()
+    branch.CopyFrom(graph)
+    del branch.input[:]
+    return branch
+
+
+LOOPING = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, int64 n) => (float[2] y) <{constants}> {{
+    {before}
+    z = Loop({most}, {first}, x) <body = b (int64 i, bool c, float[2] v) => (bool more, float[2] w) {{ {body} }}>
+    {after} }}"""
+
+
+@pytest.mark.parametrize("most", ["", "many", "large"])
+@pytest.mark.parametrize("first", ["", "yes", "true"])
+@pytest.mark.parametrize("body", ["more = Identity(c) w = Identity(v)", "k = Identity(yes) more = Identity(k) w = Exp(v)"])
+def test_a_loop_that_no_run_leaves_is_refused(most: str, first: str, body: str) -> None:
+    """onnxruntime cannot be stopped in the first one."""
+    constants = f"bool yes = {{1}}, int64 many = {{{1 << 62}}}, int64 few = {{3}}, bool no = {{0}}"
+    before = "large = Identity(many) true = Identity(yes)"
+    parts = {"constants": constants, "before": before, "most": most, "first": first, "body": body, "after": "y = Neg(z)"}
+    with pytest.raises(ModelError, match="Loop 'z' never ends"):
+        load(parse_model(LOOPING.format(**parts)))
+    changes = [{"most": "few"}, {"most": "n"}, {"first": "no"}, {"body": "more = Not(c) w = Exp(v)"}, {"after": "y = Neg(x)"}]
+    for change in changes:
+        assert load(parse_model(LOOPING.format(**{**parts, **change}))).graph.outputs

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnx.parser import parse_model
 from rich.console import Console
 
 from mugraph.deadline import BudgetSpent
@@ -25,7 +26,7 @@ from rewriter.cli.summary import print_explanations
 from rewriter.run import kernels as run_kernels
 from rewriter.run import optimize as optimize_module
 from rewriter.run import timings
-from rewriter.search.misses import NearMiss
+from rewriter.search.misses import MissReason, NearMiss
 from rules_db import late
 from tests.support.runs import lora
 
@@ -211,6 +212,28 @@ def test_explanations_are_one_screen_of_what_would_have_saved_most(capsys: pytes
         "rule40 +7" in printed and "because of 21" in printed and "because of 20" not in printed and "it applies" not in printed
     )
     assert len(printed.splitlines()) < 25 and "21 more outcomes" in printed
+
+
+def test_what_cleaning_took_away_is_said_to_be_gone_and_is_no_rule(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
+    """A value's name may be the beginning of rules' ids."""
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4,8] x) => (float[4,8] y) { a = Identity(x) y = Relu(a) }'
+    model, source, summary = parse_model(text), tmp_path / "m.onnx", tmp_path / "s.json"
+    model.graph.node[0].name = "nothing"
+    onnx.save(model, source)
+    for name in ("a", "nothing"):
+        result = _invoke(
+            source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20", "--explain", name, "--json", summary
+        )
+        assert result.exit_code == 0, result.output
+        (line,) = json.loads(summary.read_text())["explanations"]
+        assert line["where"] == name and line["reason"] == MissReason.GONE and not line["rule"]
+
+
+def test_a_run_that_ends_before_it_explains_says_so(tmp_path: Path) -> None:
+    source = lora(tmp_path / "lora.onnx")
+    for name in ("nothing-like-it", "scaled", "all"):
+        result = _invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "0.01", "--explain", name)
+        assert f"--explain {name}: the run ended before it looked at that; --budget gives" in " ".join(result.output.split())
 
 
 def test_an_unknown_name_is_refused_before_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,6 +120,19 @@ def test_sizes_are_no_numbers() -> None:
         evaluate([parse_term("Reshape[drop=2,shape=(4,)](x)")], domain, {"x": domain.variable("x", (symbol("n"), symbol("m")))})
 
 
+def test_what_is_taken_of_a_tensor_of_any_size() -> None:
+    """New axes, whole ones, and the only entry of an axis of size 1, however the place is written."""
+    tensor = SizeFree().variable("x", (1, symbol("n")))
+    for first in (0, np.int64(0), (0,), (0, ...), (..., 0, slice(None))):
+        assert tensor[first].axes == ((symbol("n"),),)
+    assert tensor[:, None].axes == ((1,), (1,), (symbol("n"),)) and tensor[...] == tensor[:] == tensor[:, :]
+    for key in (False, np.False_, 0.0, 1, -1, slice(0, 1), np.zeros(1, int), [0], (0, 0, 0), (..., ...), "0"):
+        with pytest.raises(Unsupported, match="a part of a tensor"):
+            tensor[key]
+    with pytest.raises(Unsupported, match="the first entry of an axis of any size"):
+        tensor[0, 0]
+
+
 @pytest.mark.parametrize(
     "name",
     [

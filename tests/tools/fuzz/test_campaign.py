@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -52,6 +54,26 @@ def test_every_case_has_its_fate(jobs: int) -> None:
     assert reports["dies"].reason == "SIGKILL" and reports["raises"].reason.startswith("LookupError at")
     shown = {name: report.files for name, report in reports.items() if report.files}
     assert shown == {name: {"case": name.encode()} for name in ("raises", "sleeps", "dies", "fills")}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs a process that keeps to one core")
+def test_a_case_whose_child_waits_for_a_busy_processor_does_not_hang() -> None:
+    """Four processes share a core, so that a child's second of work takes four."""
+    core = min(os.sched_getaffinity(0))
+    code = f"import os, time; os.sched_setaffinity(0, [{core}])\nwhile time.process_time() < {{}}: pass"
+
+    def waits(name: str, show: Show) -> CaseReport:
+        subprocess.run([sys.executable, "-c", code.format(1.2)], check=True)
+        return CaseReport(Fate.REWRITTEN)
+
+    others = [subprocess.Popen([sys.executable, "-c", code.format(60)]) for _ in range(3)]
+    try:
+        ((_, report),) = campaign(["waits"], waits, 1, CaseLimits(seconds=3, memory=limits().memory))
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+    assert report.fate is Fate.REWRITTEN
 
 
 def test_no_case_begins_after_the_end() -> None:

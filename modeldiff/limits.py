@@ -1,0 +1,52 @@
+"""How long onnxruntime may run what is compared: a Loop need not end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mugraph.deadline import BudgetSpent, Deadline
+from rewriter.runtime_env import RuntimeFailure
+
+__all__ = ["RUN_SECONDS", "RunLimit"]
+
+RUN_SECONDS = 120.0
+"""That a run may take unless somebody says otherwise."""
+
+
+class RunLimit:
+    """Ends a run that takes too long, and lets no later one begin.
+
+    Args:
+        seconds: that one run may take.
+
+    Attributes:
+        words: what is said of a run that was ended.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.words = seconds, f"a run took more than {seconds:g} s and was ended; --run-limit gives it longer"
+        self._deadline = Deadline()
+
+    def is_reached(self) -> bool:
+        """Whether a run was ended."""
+        return self._deadline.is_over()
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Limits what is done in the block: opening a session, and a run of one that was opened in such a block.
+
+        Raises:
+            RuntimeFailure: it, or an earlier run, took too long.
+        """
+        timer = threading.Timer(self.seconds, self._deadline.end)
+        timer.daemon = True
+        timer.start()
+        try:
+            with self._deadline.heeded():
+                yield
+        except BudgetSpent:
+            raise RuntimeFailure(self.words) from None
+        finally:
+            timer.cancel()
