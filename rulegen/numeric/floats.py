@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from mugraph.domains.base import FLOATS
 from mugraph.domains.real import Real
 from mugraph.ops import traits_of
-from mugraph.ops.interp import evaluate
+from mugraph.ops.interp import evaluate, infer_types, taken_apart
 from mugraph.terms.shape import DataType, TensorType, evaluate_dim
-from mugraph.terms.term import substitute, walk
+from mugraph.terms.term import Term, substitute, walk
 from rulegen.candidate import CandidateRule
 from rulegen.numeric.samples import arrange, dim_sizes, whole_numbers
 from rules_db.trust.condition import Condition
 from rules_db.trust.rule import FloatClass, dim_symbols
 
-__all__ = ["FloatVerdict", "float_test"]
+__all__ = ["FloatVerdict", "ReproducibleReal", "float_test"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,52 @@ class FloatVerdict:
 _LOST = {np.dtype(np.float32): 1e-3, np.dtype(np.float16): 0.1}
 
 
+class ReproducibleReal(Real):
+    """Floats with which every machine comes to the same results, whatever instructions it has.
+
+    NumPy's functions differ in the last place between instruction sets, and a product adds up as suits the processor. Here
+    functions are computed in float64 and rounded once, and products are added up in order, those of float16 in float32.
+    """
+
+    def apply(self, function: str, *operands: Any) -> Any:
+        result = super().apply(function, *(a.astype(np.float64) if a.dtype.kind == "f" else a for a in operands))
+        with np.errstate(all="ignore"):
+            return result.astype(operands[0].dtype)
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        if a.dtype.kind != "f" or b.dtype.kind != "f":
+            return super().matmul(a, b)
+        rows, columns = np.atleast_2d(a), b if b.ndim > 1 else b[:, None]
+        shape = (*np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2]), rows.shape[-2], columns.shape[-1])
+        total = np.zeros(shape, np.promote_types(a.dtype, np.float32))
+        with np.errstate(all="ignore"):
+            for k in range(rows.shape[-1]):
+                total += np.multiply(rows[..., :, k, None], columns[..., None, k, :], dtype=total.dtype)
+            result = total.astype(np.promote_types(a.dtype, b.dtype))
+        dropped = (*((-2,) if a.ndim == 1 else ()), *((-1,) if b.ndim == 1 else ()))
+        return np.squeeze(result, dropped)
+
+
 def _adds_up(op: str) -> bool:
     """Whether an operator adds up many numbers, and is not a name for several of which one does."""
     traits = traits_of(op)
     return traits.accumulates and not traits.named_whole
+
+
+def _sums_agree(candidate: CandidateRule, sizes: Mapping[str, int]) -> bool:
+    """Whether both sides add up the same numbers, as they are written and within operators that are composed of others."""
+    sides = candidate.source, candidate.target
+    if _added_up(candidate.source) != _added_up(candidate.target):
+        return False
+    types = {name: type_.at(sizes) for name, type_ in candidate.types.items()}
+    plain = [taken_apart([substitute(term, {}, dims=sizes) for term in side], types) for side in sides]
+    inferred = infer_types(itertools.chain(*plain), types)
+    one, other = ({term for term in _added_up(side) if inferred[term].dtype in FLOATS} for side in plain)
+    return one == other
+
+
+def _added_up(side: Iterable[Term]) -> set[Term]:
+    return {term for term in walk(side) if _adds_up(term.op)}
 
 
 def _draw(kind: str, types: Mapping[str, TensorType], sizes: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
@@ -81,7 +126,7 @@ def _worst(
     drawn = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in inputs.items()}
     roots = [substitute(term, {}, dims=sizes) for term in (*candidate.source, *candidate.target)]
     with np.errstate(all="ignore"):
-        values = evaluate(roots, Real(dtype), drawn)
+        values = evaluate(roots, ReproducibleReal(dtype), drawn)
         half, worst = len(candidate.source), 0.0
         for a, b in zip(roots[:half], roots[half:], strict=True):
             x, y = np.broadcast_arrays(np.asarray(values[a]), np.asarray(values[b]))
@@ -120,8 +165,7 @@ def float_test(
     error32, error16 = (max(errors[kind, dtype] for kind in kept) for dtype in (single, half))
     if error32 > _LOST[single] or error16 > _LOST[half]:
         return FloatVerdict(None, error32, error16, guarded)
-    operators = [{t for t in walk(side) if _adds_up(t.op)} for side in (candidate.source, candidate.target)]
-    if error32 == 0 and error16 == 0 and operators[0] == operators[1]:
+    if error32 == 0 and error16 == 0 and _sums_agree(candidate, _float_sizes(candidate, symbols, 0)):
         float_class = FloatClass.EXACT
     elif error32 <= 2.0**-18 and error16 <= 2.0**-5:
         float_class = FloatClass.REASSOCIATES

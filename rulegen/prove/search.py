@@ -11,6 +11,7 @@ larger ones wait until nothing else is left. Only nodes whose operands' classes 
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -117,6 +118,8 @@ class ProofSearch:
     def saturate(self, size: int, nodes: int, deadline: float, rounds: int | None = None) -> bool:
         """Applies all laws to terms of at most so many operators; false where a limit was met before nothing new was found.
 
+        What is there is joined whatever its size: that adds no class, and nodes are few.
+
         Args:
             size: operators of the trees of the largest terms.
             nodes: of the e-graph.
@@ -124,7 +127,7 @@ class ProofSearch:
             rounds: of matching; as many as there is something new where left out.
         """
         self._choose(ProofPart.ALL)
-        self._most = size
+        self._most = sys.maxsize
         for _ in itertools.count() if rounds is None else range(rounds):
             if not self._round(size - self._largest, nodes):
                 return len(self.graph.op) <= nodes

@@ -8,7 +8,7 @@ python -m tools.ship.spelled rules_db/shipped/spelled.rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from rulegen.spell.extraction import ExtractionLimits
 from rulegen.spell.saturation import SaturationLimits
 from rulegen.spell.speller import FormSpelling, SpellingLimits, grown_rules, spell
 from rules_db.files import write_text
+from rules_db.trust.rule import Rule
 
 __all__ = ["STEPS", "SpellingStep", "spelled"]
 
@@ -41,6 +42,15 @@ class SpellingStep:
     operators: tuple[str, ...]
     limits: SpellingLimits
     forms: Callable[[Definition], bool] = lambda form: True
+
+    def found(self, before: Iterable[Rule]) -> list[FormSpelling]:
+        """What the step finds behind the rules of the steps before it.
+
+        Where parts give no rules of their own each rule is one step: no other rule shortens a program first. Where they do, rules
+        of the grown groups shorten, too.
+        """
+        known = grown_rules() if self.limits.parts else ()
+        return spell(self.operators, known, before, self.limits, wanted=self.forms)
 
 
 _NEVER = 3600.0
@@ -111,16 +121,10 @@ STEPS = (
 
 
 def spelled(steps: Sequence[SpellingStep], progress: Callable[[int, int], None] = lambda done, total: None) -> list[FormSpelling]:
-    """What the steps find, one behind the other.
-
-    Where parts give no rules of their own each rule is one step: no other rule shortens a program first. Where they do, rules of
-    the grown groups shorten, too.
-    """
+    """What the steps find, one behind the other."""
     found: list[FormSpelling] = []
     for number, step in enumerate(steps, 1):
-        before = [rule for form in found for rule in form.rules]
-        known = grown_rules() if step.limits.parts else ()
-        found += spell(step.operators, known, before, step.limits, wanted=step.forms)
+        found += step.found([rule for form in found for rule in form.rules])
         progress(number, len(steps))
     return found
 
