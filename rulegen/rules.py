@@ -10,7 +10,7 @@ from rules_db.trust.rule import Rule
 
 __all__ = ["GENERATOR_VERSION", "readable"]
 
-GENERATOR_VERSION = 2
+GENERATOR_VERSION = 3
 """Raised when the generator's output changes for equal parameters; part of every rule's provenance."""
 
 
