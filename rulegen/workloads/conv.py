@@ -336,17 +336,21 @@ CONV = (
     # convolutional models that normalise channels with the same as an image, channels last.
     *(
         Workload(
-            name=f"conv-patches{suffix}",
+            name=name,
             variables={"x": "[n,c,h*k,w*m]", "W": "[d,c,k,m]"} | ({"b": "[d]"} if bias else {}),
             operators=(
                 f"Conv[dilations=(1,1),group=1,pads=(0,0,0,0),strides=(k,m)](x, W{bias})",
-                *further,
+                "Reshape[drop=2,shape=(h*w,)](of_hxw)",
+                "Transpose[perm=(1,0)](rank3)",
+                "Transpose[perm=(1,2,0)](of_hxw)",
                 "Reshape[drop=2,shape=(h,k,w,m)](x)",
                 "Transpose[perm=(1,3,0,2,4)](rank6)",
+                "Reshape[drop=5,shape=(h*w,c*k*m)](rank6)",
                 "Reshape[drop=3,shape=(c*k*m,)](W)",
                 "Transpose[perm=(1,0)](rank2)",
-                f"MatMul(rank{rank}, rank2)",
-                *([f"Add(rank{rank}, b)"] if bias else []),
+                "MatMul(rank3, rank2)",
+                *(["Add(rank3, b)"] if bias else []),
+                "Reshape[drop=2,shape=(h,w,d)](rank3)",
             ),
             uses=dict.fromkeys("xWb" if bias else "xW", 1) | {"MatMul": 1, "Transpose": 2},
             max_ops=8,
@@ -355,18 +359,6 @@ CONV = (
             sizes=SPATIAL | {"k": (2, 1, 3), "m": (1, 2, 2)},
             determined=True,
         )
-        for form, rank, further in (
-            (
-                "",
-                3,
-                (
-                    "Reshape[drop=2,shape=(h*w,)](of_hxw)",
-                    "Transpose[perm=(1,0)](rank3)",
-                    "Reshape[drop=5,shape=(h*w,c*k*m)](rank6)",
-                ),
-            ),
-            ("-last", 4, ("Transpose[perm=(1,2,0)](of_hxw)", "Reshape[drop=3,shape=(c*k*m,)](rank6)")),
-        )
-        for suffix, bias in ((form, ""), (f"{form}-biased", ", b"))
+        for name, bias in (("conv-patches", ""), ("conv-patches-biased", ", b"))
     ),
 )

@@ -164,14 +164,6 @@ MODELS = {
         {"w": (768, 3, 16, 16), "b": (768,), "s": np.array([1, 768, 196])},
         np.float16,
     ),
-    # The patches of SAM's image encoder, which go on as an image, channels last.
-    "conv-patches-last-biased": Profit(
-        "3f838ca6",
-        ("float16[1,3,1024,1024] x", "float16[1,64,64,768] y"),
-        "c = Conv<strides=[16,16]>(x, w, b) t = Transpose<perm=[0,2,3,1]>(c) y = Add(t, p)",
-        {"w": (768, 3, 16, 16), "b": (768,), "p": (1, 64, 64, 768)},
-        np.float16,
-    ),
 }
 """Parts of whole models that profit, by the part of a group whose rule it is (docs/generator.md)."""
 
