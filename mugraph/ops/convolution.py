@@ -39,26 +39,37 @@ Integers = tuple[int, ...]
 # Geometry
 
 
-def _steps(dim: Dim, kernel: int, stride: int, dilation: int, before: int, after: int, ceil: bool) -> Dim:
-    """Number of places of a kernel; with ``ceil`` the last may hang over the end, yet must begin before it."""
-    reach = dim + (before + after - dilation * (kernel - 1) - 1)
+def _steps(dim: Dim, kernel: Dim, stride: Dim, dilation: Dim, before: Dim, after: Dim, ceil: bool) -> Dim:
+    """Number of places of a kernel; with ``ceil`` the last may hang over the end, yet must begin before it.
+
+    Raises:
+        Undecided: the kernel is of unknown size, and nothing says that it is as wide as its stride and touches each place once.
+    """
+    known = concrete((kernel, stride, dilation, before, after))
+    if known is None:
+        if (dilation, before, after) != (1, 0, 0) or same_dim(kernel, stride) is not True:
+            raise Undecided(f"a kernel of {kernel} with stride {stride}, dilation {dilation} and pads {before} and {after}")
+        return divided(dim, stride)
+    width, step, spread, *pads = known
+    reach = dim + (sum(pads) - spread * (width - 1) - 1)
     if isinstance(reach, SymDim):
-        if ceil and stride > 1:
-            raise Undecided(f"({reach}) / {stride}, rounded up")
-        return floor_div(reach, stride) + 1
+        if ceil and step > 1:
+            raise Undecided(f"({reach}) / {step}, rounded up")
+        return floor_div(reach, step) + 1
     if reach < 0:
         raise ShapeError(f"a kernel of {kernel} with dilation {dilation} does not fit into {dim}")
-    count = reach // stride + 1
-    if ceil and reach % stride and isinstance(dim, int) and count * stride < dim + before:
+    count = reach // step + 1
+    if ceil and reach % step and isinstance(dim, int) and count * step < dim + pads[0]:
         count += 1
     return count
 
 
-def _output_spatial(attrs: AttrMap, spatial: Sequence[Dim], kernel: Integers) -> tuple[Dim, ...]:
+def _output_spatial(attrs: AttrMap, spatial: Sequence[Dim], kernel: Sequence[Dim]) -> tuple[Dim, ...]:
     n = len(kernel)
     if len(spatial) != n or len(attrs["strides"]) != n or len(attrs["pads"]) != 2 * n or len(attrs["dilations"]) != n:
         raise ShapeError(f"attributes for other than {len(spatial)} spatial axes")
-    if any(p < 0 for p in attrs["pads"]) or any(s < 1 for s in (*kernel, *attrs["strides"], *attrs["dilations"])):
+    sizes = (*kernel, *attrs["strides"], *attrs["dilations"])
+    if any(p < 0 for p in attrs["pads"] if isinstance(p, int)) or any(s < 1 for s in sizes if isinstance(s, int)):
         raise ShapeError(f"a window of {kernel} with attributes {dict(attrs)}")
     begins, ends, ceil = attrs["pads"][:n], attrs["pads"][n:], attrs.get("ceil", False)
     axes = zip(spatial, kernel, attrs["strides"], attrs["dilations"], begins, ends, strict=True)
@@ -164,21 +175,7 @@ def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
             raise Undecided(f"whether the bias {inputs[2]} has {w.shape[0]} channels", [(inputs[2].shape[0], w.shape[0])])
         if not fits:
             raise ShapeError(f"Conv with {w.shape[0]} channels and a bias {inputs[2]}")
-    kernel = concrete(w.shape[2:])
-    places = _patches(attrs, x.shape[2:], w) if kernel is None else _output_spatial(attrs, x.shape[2:], kernel)
-    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *places)),)
-
-
-def _patches(attrs: AttrMap, spatial: Sequence[Dim], w: TensorType) -> tuple[Dim, ...]:
-    """Numbers of places of kernels of unknown size that are as wide as their strides and touch each place of the image once.
-
-    Raises:
-        Undecided: nothing says that the kernel is one of these.
-    """
-    n, strides = len(spatial), attrs["strides"]
-    if attrs["pads"] != (0,) * 2 * n or attrs["dilations"] != (1,) * n or same_shape(strides, w.shape[2:]) is not True:
-        raise Undecided(f"Conv with weights {w}")
-    return tuple(divided(dim, stride) for dim, stride in zip(spatial, strides, strict=True))
+    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *_output_spatial(attrs, x.shape[2:], w.shape[2:]))),)
 
 
 def _divides(group: Dim, channels: Dim) -> bool:

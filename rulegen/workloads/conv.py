@@ -7,6 +7,12 @@ from rulegen.workloads.workload import Workload
 
 __all__ = ["CONV"]
 
+_PATCHES = "Conv[dilations=(1,1),group=1,pads=(0,0,0,0),strides=(k,m)]"
+_ROWS = (
+    "MatMul(Reshape[drop=5,shape=(h*w,c*k*m)](Transpose[perm=(1,3,0,2,4)](Reshape[drop=2,shape=(h,k,w,m)](x))), "
+    "Transpose[perm=(1,0)](Reshape[drop=3,shape=(c*k*m,)](W)))"
+)
+
 CONV = (
     Workload(
         name="conv",
@@ -339,7 +345,7 @@ CONV = (
             name=name,
             variables={"x": "[n,c,h*k,w*m]", "W": "[d,c,k,m]"} | ({"b": "[d]"} if bias else {}),
             operators=(
-                f"Conv[dilations=(1,1),group=1,pads=(0,0,0,0),strides=(k,m)](x, W{bias})",
+                f"{_PATCHES}(x, W{bias})",
                 "Reshape[drop=2,shape=(h*w,)](of_hxw)",
                 "Transpose[perm=(1,0)](rank3)",
                 "Transpose[perm=(1,2,0)](of_hxw)",
@@ -360,5 +366,20 @@ CONV = (
             determined=True,
         )
         for name, bias in (("conv-patches", ""), ("conv-patches-biased", ", b"))
+    ),
+    # The same as an image, channels last. A search did not go there by the smaller rules, whose first step saves nothing, and no
+    # enumeration does: the smaller spelling of such an image stands for the product in what is built of it.
+    Workload(
+        name="conv-patches-last",
+        variables={"x": "[n,c,h*k,w*m]", "W": "[d,c,k,m]", "b": "[d]"},
+        operators=(),
+        max_ops=0,
+        max_rank=6,
+        sizes=SPATIAL | {"k": (2, 1, 3), "m": (1, 2, 2)},
+        determined=True,
+        equations=(
+            f"Transpose[perm=(1,2,0)]({_PATCHES}(x, W)) = Reshape[drop=2,shape=(h,w,d)]({_ROWS})",
+            f"Transpose[perm=(1,2,0)]({_PATCHES}(x, W, b)) = Reshape[drop=2,shape=(h,w,d)](Add({_ROWS}, b))",
+        ),
     ),
 )

@@ -243,6 +243,38 @@ def test_kernels_as_wide_as_their_strides_have_as_many_places_as_there_are_patch
 
 
 @pytest.mark.parametrize(
+    ("window", "image", "kernel", "places"),
+    [
+        ("pads=(0,0,0,0),strides=(k,3)", "h*k,10", "k,3", (symbol("h"), 3)),
+        ("pads=(0,0,0,0),strides=(3,k)", "11,h*k", "3,k", (3, symbol("h"))),
+        ("pads=(0,0,0,0),strides=(k,3)", "h*k,w", "k,3", (symbol("h"), floor_div(symbol("w") - 3, 3) + 1)),
+        ("pads=(0,1,0,1),strides=(k,2)", "h*k,8", "k,3", (symbol("h"), 4)),
+    ],
+)
+def test_along_an_axis_whose_kernel_is_known_places_are_counted_as_ever(
+    window: str, image: str, kernel: str, places: tuple[object, ...]
+) -> None:
+    type_ = inferred(f"Conv[dilations=(1,1),group=1,{window}](x, y)", f"float[n,c,{image}] float[d,c,{kernel}]")
+    assert type_.shape[2:] == places
+
+
+@pytest.mark.parametrize(
+    ("window", "image", "kernel"),
+    [
+        ("dilations=(1,1),pads=(0,0,0,0),strides=(k,3)", "h*k,2", "k,3"),
+        ("dilations=(1,1),pads=(0,0,0,0),strides=(k,3)", "h*k,0", "k,3"),
+        ("dilations=(1,1),pads=(0,0,0,0),strides=(k,0)", "h*k,6", "k,0"),
+        ("dilations=(1,1),pads=(0,0,-1,0),strides=(k,m)", "h*k,6", "k,m"),
+        ("dilations=(1,1),pads=(0,0,0,0),strides=(k,)", "h*k,w*m", "k,m"),
+        ("dilations=(1,1),pads=(0,0),strides=(k,m)", "h*k,w*m", "k,m"),
+    ],
+)
+def test_no_kernel_of_unknown_size_makes_good_what_cannot_be(window: str, image: str, kernel: str) -> None:
+    with pytest.raises(ShapeError):
+        inferred(f"Conv[group=1,{window}](x, y)", f"float[n,c,{image}] float[d,c,{kernel}]")
+
+
+@pytest.mark.parametrize(
     ("term", "types"),
     [
         ("Add(x, y)", "float[n] float[m]"),
@@ -253,6 +285,9 @@ def test_kernels_as_wide_as_their_strides_have_as_many_places_as_there_are_patch
         ("Conv[dilations=(1,),pads=(0,0),strides=(k,)](x, y)", "float[1,2,3*m] float[4,2,m]"),
         ("Conv[dilations=(1,),pads=(1,0),strides=(k,)](x, y)", "float[1,2,3*k] float[4,2,k]"),
         ("Conv[dilations=(2,),pads=(0,0),strides=(k,)](x, y)", "float[1,2,3*k] float[4,2,k]"),
+        ("Conv[dilations=(1,),pads=(0,0),strides=(k,)](x, y)", "float[1,2,3*k] float[4,2,3]"),
+        ("Conv[dilations=(1,),pads=(k,0),strides=(3,)](x, y)", "float[1,2,9] float[4,2,3]"),
+        ("Conv[dilations=(1,),pads=(0,0),strides=(k,)](x, y)", "float[1,2,1+3*k] float[4,2,k]"),
         ("MaxPool[ceil=true,dilations=(1,),kernel=(3,),pads=(0,0),strides=(2,)](x)", "float[1,2,n]"),
         ("Split[axis=-1,sizes=(2,m)].0(x)", "float[n]"),
         ("Range[dtype=int64,limit=n,start=1]()", ""),

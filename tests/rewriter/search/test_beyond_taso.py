@@ -164,6 +164,14 @@ MODELS = {
         {"w": (768, 3, 16, 16), "b": (768,), "s": np.array([1, 768, 196])},
         np.float16,
     ),
+    # SAM's patches, as an image whose channels are last, and its positions.
+    "conv-patches-last": Profit(
+        "3c113ca3",
+        ("float16[1,3,512,512] x", "float16[1,32,32,768] y"),
+        "c = Conv<strides=[16,16]>(x, w, b) t = Transpose<perm=[0,2,3,1]>(c) y = Add(t, p)",
+        {"w": (768, 3, 16, 16), "b": (768,), "p": (1, 32, 32, 768)},
+        np.float16,
+    ),
 }
 """Parts of whole models that profit, by the part of a group whose rule it is (docs/generator.md)."""
 
