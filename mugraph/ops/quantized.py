@@ -6,10 +6,10 @@ saturates; it is a function of one number that jumps.
 
 Canonical attributes: ``axis`` is 0 for one scale, a scalar, of the whole tensor; otherwise, counted from the end, the axis along
 which a vector has a scale for each position, or, with a ``block``, a tensor of the operand's rank has one for so many positions
-that follow each other; the last block may be shorter. What is not in blocks has no
-``block``: a property that speaks of one is not about it. Zero points have the shape of the
-scale. One that is a constant zero means nothing and is no operand; ``zeros`` names those that are: of the left factor (``a``), of
-the right one (``b``), or of each column or output channel of that (``columns``).
+that follow each other; the last block may be shorter. What is not in blocks has no ``block``, and none is 0: a property that
+speaks of blocks is not about it. Zero points have the shape of the scale. One that is a constant zero means nothing and is no
+operand; ``zeros`` names those that are: of the left factor (``a``), of the right one (``b``), or of each column or output
+channel of that (``columns``).
 """
 
 from __future__ import annotations
