@@ -24,7 +24,16 @@ from mugraph.ops import REGISTRY, Entrywise, Operator, ProductKind, get_operator
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import AttrValue, AttrVar, Term, const, make, substitute, var, variables, walk
-from rulegen.numeric.samples import HIDING, POSITIONED, arrange, assignments, masked, specialise, whole_numbers
+from rulegen.numeric.samples import (
+    HIDING,
+    POSITIONED,
+    arrange,
+    assignments,
+    looked_up_inside,
+    masked,
+    specialise,
+    whole_numbers,
+)
 from rulegen.numeric.trials import try_out
 from rulegen.properties.cases import enumerate_cases
 from rulegen.prove.prover import Prover
@@ -398,7 +407,7 @@ def _false_at_small_sizes(rule: Rule, draws: int = 4) -> bool:
                 name: _of_type(generator, t.dtype, generator.standard_normal(concrete(t.shape)), 0.0) for name, t in types.items()
             }
             with np.errstate(all="ignore"):
-                values = evaluate(programs, Real(), inputs)
+                values = evaluate(programs, Real(), looked_up_inside(programs[: len(rule.source)], inputs))
         except (ShapeError, Undecided, KeyError, ValueError, TypeError, IndexError, Unsupported):
             continue
         half = len(rule.source)
@@ -428,7 +437,8 @@ def _false(rule: Rule, axioms: Mapping[str, Axiom]) -> bool:
                 inputs[name] = _of_type(generator, type_.dtype, drawn, float(np.mean(signs)))
             try:
                 with np.errstate(all="ignore"):
-                    values = evaluate(programs, Real(), arrange(inputs, rule.conditions))
+                    inside = looked_up_inside(programs[: len(rule.source)], arrange(inputs, rule.conditions))
+                    values = evaluate(programs, Real(), inside)
             except (Unsupported, IndexError, ValueError):
                 continue
             cited = iter(programs[2 * len(rule.source) :])

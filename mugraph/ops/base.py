@@ -104,7 +104,8 @@ class Operator:
         flops: arithmetic operations for concrete types.
         commutative: the two operands may be exchanged.
         defaults: attributes that a text may leave out.
-        kinds: of attributes without a default that no other operator has (:data:`mugraph.terms.kinds.ATTRIBUTE_KINDS`).
+        kinds: of attributes of which neither the default nor what other operators have says it
+            (:data:`mugraph.terms.kinds.ATTRIBUTE_KINDS`).
         contract: of an operator of which the onnx package has no schema; such a record is in ``onnx`` under no name.
         sized: attributes that may hold dimension symbols in a node to write: the runtime computes them.
         decomposition: the equal terms over plainer operators, for :meth:`decompose`; ``None`` where there are none.

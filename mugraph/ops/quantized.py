@@ -6,9 +6,10 @@ saturates; it is a function of one number that jumps.
 
 Canonical attributes: ``axis`` is 0 for one scale, a scalar, of the whole tensor; otherwise, counted from the end, the axis along
 which a vector has a scale for each position, or, with a ``block``, a tensor of the operand's rank has one for so many positions
-that follow each other; the last block may be shorter. What is not in blocks has no ``block``. Zero points have the shape of the
-scale. One that is a constant zero means nothing and is no operand; ``zeros`` names those that are: of the left factor (``a``), of
-the right one (``b``), or of each column or output channel of that (``columns``).
+that follow each other; the last block may be shorter. What is not in blocks has no ``block``, and none is 0: a property that
+speaks of blocks is not about it. Zero points have the shape of the scale. One that is a constant zero means nothing and is no
+operand; ``zeros`` names those that are: of the left factor (``a``), of the right one (``b``), or of each column or output
+channel of that (``columns``).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from mugraph.ops.forms import (
 )
 from mugraph.ops.product import product_flops
 from mugraph.ops.traits import ImageRole, ProductKind, Traits
+from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, floor_div, normalize_axis, same_dim
 from mugraph.terms.term import Term
 
@@ -292,6 +294,7 @@ register(
         ),
         flops=lambda a, i, o: 2 * output_size(a, i, o),
         defaults={"axis": 0, "block": 0},
+        kinds={"block": AttributeKind.COUNT},
         decomposition=_decompose_dequantize,
         traits=Traits(keeps_shape=True, inverts_inside=True),
         runtime=RuntimeFacts(folds=False),

@@ -18,6 +18,7 @@ class AttributeKind(Enum):
 
     FLAG = "true or false"
     WHOLE = "a whole number or dimension"
+    COUNT = "a whole number above zero"
     WHOLES = "a list of whole numbers or dimensions"
     SPATIAL = "a number of axes, or a list with an entry for each"
     NUMBER = "a number"
@@ -36,6 +37,8 @@ class AttributeKind(Enum):
                 return isinstance(value, bool)
             case AttributeKind.WHOLE:
                 return isinstance(value, SymDim) or (isinstance(value, int) and not isinstance(value, bool | DataType))
+            case AttributeKind.COUNT:
+                return isinstance(value, int) and not isinstance(value, bool | DataType) and value > 0
             case AttributeKind.NUMBER:
                 return isinstance(value, int | float) and not isinstance(value, bool | DataType)
             case AttributeKind.TEXT:

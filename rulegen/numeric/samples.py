@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, combinations
 from typing import Any
 
 import numpy as np
 
-from mugraph.domains.base import BYTES, NIBBLES, WHOLE_NUMBERS, Array
+from mugraph.domains.base import BYTES, NIBBLES, WHOLE_NUMBERS, Array, NoValue, Unsupported
 from mugraph.domains.field import FieldArray, FiniteField
+from mugraph.domains.real import Real
+from mugraph.ops.interp import evaluate
 from mugraph.ops.masks import mask_of, mask_text
 from mugraph.terms.shape import DataType, SymDim, TensorType, concrete
 from mugraph.terms.term import Term, substitute
@@ -25,6 +28,7 @@ __all__ = [
     "assignments",
     "causal_mask",
     "dim_sizes",
+    "looked_up_inside",
     "masked",
     "positioned",
     "random_input",
@@ -37,6 +41,8 @@ _SIZES = ((2, 3, 5, 7, 4, 6, 9, 8), (3, 2, 4, 5, 7, 9, 6, 10), (5, 4, 2, 3, 6, 8
 """Sizes given to the symbols in order, distinct within an assignment."""
 _DIM_SIZES = ((2, 3, 4, 5, 6, 7, 8, 9), (5, 4, 2, 3, 7, 6, 9, 8), (3, 5, 7, 2, 4, 8, 6, 9))
 """The same for the evaluations of an enumeration, one row each: other sizes than those of the tests that follow."""
+_INDICES = (np.int32, np.int64)
+"""Types of what lookups may take for places."""
 ROOM = 4
 """Added to every size where the sizes are too small for a program."""
 
@@ -77,6 +83,24 @@ def whole_numbers(generator: np.random.Generator, dtype: DataType, shape: tuple[
     if dtype not in WHOLE_NUMBERS:
         return None
     return generator.integers(0, 8 if dtype in BYTES | NIBBLES else 2, shape).astype(dtype.numpy())
+
+
+def looked_up_inside(sources: Sequence[Term], inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Inputs at which the sources look nothing up outside of a table, where there are any: a rule says nothing of others.
+
+    As few variables of integers as that takes are the first place throughout, which tables of one entry have too.
+    """
+    indices = [name for name, value in inputs.items() if value.dtype in _INDICES]
+    for first in chain.from_iterable(combinations(indices, count) for count in range(len(indices) + 1)):
+        inside = {**inputs, **{name: np.zeros_like(inputs[name]) for name in first}}
+        try:
+            evaluate(sources, Real(), inside)
+        except NoValue:
+            continue
+        except (Unsupported, IndexError, ValueError):
+            break  # for those who evaluate both sides to tell
+        return inside
+    return dict(inputs)
 
 
 def arrange(inputs: Mapping[str, np.ndarray], conditions: Sequence[Condition]) -> dict[str, np.ndarray]:

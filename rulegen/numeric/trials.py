@@ -14,7 +14,15 @@ from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Term
 from rulegen.numeric.floats import FloatVerdict
-from rulegen.numeric.samples import arrange, assignments, random_input, same_residues, specialise, whole_numbers
+from rulegen.numeric.samples import (
+    arrange,
+    assignments,
+    looked_up_inside,
+    random_input,
+    same_residues,
+    specialise,
+    whole_numbers,
+)
 from rules_db.trust.condition import Condition, Facts
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Rule
@@ -102,7 +110,8 @@ def _floats(
         real = np.abs(drawn) + 0.1 if positive else drawn
         inputs[name] = np.asarray(drawn > 0 if type_.dtype == DataType.BOOL else real if whole is None else whole)
     try:
-        values = evaluate([term for pair in pairs for term in pair], Real(), arrange(inputs, about))
+        inside = looked_up_inside([source for source, _ in pairs], arrange(inputs, about))
+        values = evaluate([term for pair in pairs for term in pair], Real(), inside)
     except (IndexError, ValueError) as problem:
         return f"a side has no value ({problem})"
     except Unsupported:

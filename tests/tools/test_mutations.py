@@ -10,6 +10,7 @@ from itertools import islice
 import pytest
 
 from mugraph.terms.term import const, make
+from mugraph.terms.text import parse_type
 from rulegen.prove.prover import Prover
 from rulegen.prove.search import ProofLimits
 from rules_db.library import shipped_rules
@@ -109,6 +110,17 @@ def test_bytes_are_whole_numbers() -> None:
     x = rule.target[0]
     false = replace(rule, target=(make("Add", (x, x)),))
     assert examine(Mutant("target", false, rule), AXIOMS, None) == MutantOutcome.REJECTED
+
+
+def test_a_place_outside_of_a_table_refutes_nothing() -> None:
+    """Both sides look up the same places in a table of one entry: at places that it does not have neither has a value."""
+    chosen = (r for r in shipped_rules() if "Gather" in str(r) and "x, y, z" in str(r) and str(r).startswith("Gather"))
+    rule = next(r for r in chosen if r.types["x"] == parse_type("uint8[m,2,3]"))
+    narrow = replace(rule, types={**rule.types, "x": parse_type("uint8[1,2,3]")})
+    assert check(narrow, AXIOMS) == []
+    assert examine(Mutant("type", narrow, rule), AXIOMS, None) == MutantOutcome.TRUE
+    false = replace(narrow, target=(make("Neg", narrow.target),))
+    assert examine(Mutant("wrapped", false, rule), AXIOMS, None) == MutantOutcome.REJECTED
 
 
 def test_a_rule_without_variables_may_cite_what_others_cite() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mugraph.terms.shape import ShapeError
-from mugraph.terms.term import Term, make, var, walk
+from mugraph.terms.term import AttrVar, Term, make, var, walk
 from mugraph.terms.text import Parser, parse_term, parse_type
 from rulegen.numeric.trials import try_out
 from rulegen.prove.second import z3check
@@ -362,6 +362,32 @@ def test_conditions_on_the_wrong_kind_are_a_failure(text: str, reason: str) -> N
     guarded = replace(rule, conditions=(condition(text),))
     assert check(guarded, AXIOMS)[0].startswith(reason)
     assert not audit([guarded]).passed
+
+
+@pytest.mark.parametrize("zeros", [False, True], ids=["plain", "zeros"])
+def test_no_blocks_are_no_blocks_of_zero(zeros: bool) -> None:
+    """Without blocks a scale of one entry is that of all rows, and two of them side by side are those of two rows."""
+    left, right = ("q, s, z", "r, t, u") if zeros else ("q, s", "r, t")
+    parts = ", ".join(f"Concat[axis=-1]({one}, {two})" for one, two in zip(left.split(", "), right.split(", "), strict=True))
+    number = "DequantizeLinear[axis=-2,block={}]({})".format
+    conditions = tuple(condition(f"typed({text})") for text in (number("$b", left), number("$b", right), "Concat[axis=-1](q, r)"))
+    names = (left + ", " + right).split(", ")
+    instance = Instance(f"blocks.concat_columns{'_zero' * zeros}", tuple((n, var(n)) for n in names), (("b", AttrVar("b")),))
+
+    def rule(block: int, scale: str) -> Rule:
+        shapes = {"q": "uint8[2,4]", "r": "uint8[2,4]", "s": f"float{scale}", "t": f"float{scale}"}
+        types = {name: parse_type(shapes.get(name, f"uint8{scale}")) for name in names}
+        source = side(f"Concat[axis=-1]({number('$b', left)}, {number('$b', right)})")
+        open_ = Rule(source, side(number("$b", parts)), types, conditions, FloatClass.EXACT, Certificate((instance,)))
+        return replace(open_, attrs={"b": block})
+
+    assert check(rule(1, "[2,4]"), AXIOMS) == []
+    false = rule(0, "[1]")
+    assert try_out(false, AXIOMS)[1] is not None, "a scale each for the rows is not one each for the halves of every row"
+    assert check(false, AXIOMS)[0] == f"{MALFORMED}: DequantizeLinear with block=0: block is a whole number above zero"
+    written = Certificate((replace(instance, attrs=(("b", 0),)),))
+    closed = tuple(c.substitute({}, {"b": 0}) for c in conditions)
+    assert MALFORMED in check(replace(false.sample(), conditions=closed, certificate=written), AXIOMS)[0]
 
 
 def test_a_number_is_no_axis() -> None:
