@@ -119,6 +119,18 @@ CONVENIENT = {
     ("gather.expand_through", "agree(x, Expand[shape=$s](x), $k)"),
     # Cited for the length that it computes.
     ("reduce.matmul_batch", "dim(x, -1, $k)"),
+    # Cited for the number of patches along an axis; what holds along one axis holds along the other, since the image has no more.
+    *(
+        (name, condition)
+        for name in ("conv.patches.Conv.Reshape", "conv.patches_bias.Conv.Reshape")
+        for condition in ("dim(x, -2, $h)", "product($h, $m, $u)", "dim(x, -1, $o)", "product($o, $n, $v)")
+    ),
+    # A kernel that is the image is seldom sampled: a test below has it.
+    *(
+        (name, condition)
+        for name in ("conv.patches.Conv.Reshape", "conv.patches_bias.Conv.Reshape")
+        for condition in ("dim(w, -2, $u)", "dim(w, -1, $v)")
+    ),
 }
 
 
@@ -143,6 +155,24 @@ def test_every_shape_condition_is_needed(family: str) -> None:
         and not is_needed(axiom, condition)
     ]
     assert not superfluous
+
+
+@pytest.mark.parametrize(
+    ("without", "image", "rows", "columns"), [("dim(w, -2, $u)", "[1,2,2,1]", 2, 1), ("dim(w, -1, $v)", "[1,2,1,2]", 1, 2)]
+)
+def test_a_kernel_that_is_the_image_is_no_patch(without: str, image: str, rows: int, columns: int) -> None:
+    """It has as many entries as all patches of one place, which come place by place and not channel by channel."""
+    axiom = AXIOMS["conv.patches.Conv.Reshape"]
+    (condition,) = (c for c in axiom.conditions if str(c) == without)
+    attrs: dict[str, Any] = {"u": 1, "v": 1, "h": rows, "m": rows, "o": columns, "n": columns, "k": 4, "l": 1}
+    types = {"x": parse_type(image), "w": parse_type(image)}
+    assert TypedSides(axiom, attrs).of(types) is None
+    sides = TypedSides(axiom, attrs, without=condition)
+    assert sides.of(types) is not None
+    shape = tuple(map(int, image.strip("[]").split(",")))
+    arrays = {"x": np.arange(4.0).reshape(shape), "w": 10.0 ** np.arange(4.0).reshape(shape)}
+    values = evaluate([sides.left, sides.right], Real(), arrays)
+    assert values[sides.left].ravel().tolist() == [3210.0] and values[sides.right].ravel().tolist() == [3120.0]
 
 
 def test_mirrors_lose_what_a_dilated_kernel_leaves_out() -> None:
