@@ -480,8 +480,7 @@ def _results(
             session = new_session(model.path or model.weights.memory, spinning=False)
         for number, probe in enumerate(inputs.probes if inputs.outputs else ()):
             try:
-                with limit.limited():
-                    runs.append(session.run(None, fed_to(model, probe)))
+                runs.append(limit.run(session, fed_to(model, probe)))
             except RuntimeFailure as problem:
                 if number < before.usual or limit.is_reached():
                     raise

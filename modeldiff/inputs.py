@@ -17,7 +17,7 @@ from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import Dim, evaluate_dim, shape_at
 from rewriter.reference import InputError, bind_shape, bind_sizes, choices, random_inputs
 from rewriter.run.probes import InputProbe, model_probes, run_first, sizes_beyond
-from rewriter.runtime_env import RuntimeFailure, Session, new_session
+from rewriter.runtime_env import RuntimeFailure, new_session
 
 __all__ = ["SEEDS", "CommonInputs", "common_inputs", "fed_to", "is_overridable"]
 
@@ -104,14 +104,14 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
     try:
         with limit.limited():
             session = new_session(before.path or before.weights.memory, spinning=False)
-        outputs = [_run(session, fed_to(before, probe), limit) for probe in usual]
+        outputs = [limit.run(session, fed_to(before, probe)) for probe in usual]
     except RuntimeFailure as problem:
         return CommonInputs(tuple(usual), (), (*notes, f"onnxruntime does not run the model before: {problem}"))
     beyond = [] if asked else sizes_beyond([before, after], sizes, _MOST)
     found = []
     for alternatives in model_probes(before, sizes, choices(before, sizes)[0], beyond):
         found.append([probe for probe in alternatives if not _not_taken(after, probe)])
-    counting, refused = run_first(found, lambda feed: _run(session, {name: feed[name] for name in before.inputs}, limit))
+    counting, refused = run_first(found, lambda feed: limit.run(session, {name: feed[name] for name in before.inputs}))
     notes += [f"the model before does not run {', nor '.join(refused)}: nothing was compared there"] if refused else []
     notes += [f"the model before: {limit.words}"] if limit.is_reached() else []
     for each in counting:
@@ -120,11 +120,6 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
             usual.append(each.probe)
             outputs.append(each.outputs)
     return CommonInputs(tuple(usual), tuple(outputs), tuple(notes))
-
-
-def _run(session: Session, feed: Mapping[str, Any], limit: RunLimit) -> list[Any]:
-    with limit.limited():
-        return session.run(None, feed)
 
 
 def _asked(before: Model, after: Model) -> dict[str, Dim]:

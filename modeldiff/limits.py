@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from mugraph.deadline import BudgetSpent, Deadline
-from rewriter.runtime_env import RuntimeFailure
+from rewriter.runtime_env import RuntimeFailure, Session
 
 __all__ = ["RUN_SECONDS", "RunLimit"]
 
@@ -32,6 +33,11 @@ class RunLimit:
     def is_reached(self) -> bool:
         """Whether a run was ended."""
         return self._deadline.is_over()
+
+    def run(self, session: Session, feed: Mapping[str, Any]) -> list[Any]:
+        """What a session that was opened within the limit gives. Raises as :meth:`limited`."""
+        with self.limited():
+            return session.run(None, feed)
 
     @contextmanager
     def limited(self) -> Iterator[None]:

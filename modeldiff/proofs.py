@@ -92,7 +92,7 @@ class _Equation:
 
 
 class ProvedEquations:
-    """ProvedEquations and the rules that they are; equal ones are proved once.
+    """Equations and the rules that they are; equal ones are proved once.
 
     Args:
         deadline: after it no proof is begun.

@@ -166,7 +166,7 @@ class ComparedModel:
             attrs: those of a node that a record describes.
         """
         if not node.is_opaque or node.origin is None:
-            return {name: shortest(np.float32(value)) if isinstance(value, float) else value for name, value in attrs}
+            return {name: _short(value) for name, value in attrs}
         origin, version = self.model.origins[node.origin], self.model.opset
         found: dict[str, object] = {}
         if origin.domain in ("", "ai.onnx") and onnx.defs.has(origin.op_type, version, ""):
@@ -359,7 +359,12 @@ def _plain(attribute: onnx.AttributeProto) -> object:
     value = get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    return shortest(np.float32(value)) if isinstance(value, float) else value if isinstance(value, int) else str(value)
+    return _short(value) if isinstance(value, int | float) else str(value)
+
+
+def _short(value: object) -> object:
+    """A float with the fewest digits that are it in single precision; anything else as it is."""
+    return shortest(np.float32(value)) if isinstance(value, float) else value
 
 
 def rounding_of(given: TensorType, made: TensorType) -> DataType | None:

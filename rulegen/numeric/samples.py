@@ -91,6 +91,8 @@ def looked_up_inside(sources: Sequence[Term], inputs: Mapping[str, np.ndarray]) 
     As few variables of integers as that takes are the first place throughout, which tables of one entry have too.
     """
     indices = [name for name, value in inputs.items() if value.dtype in _INDICES]
+    if not indices:
+        return dict(inputs)
     for first in chain.from_iterable(combinations(indices, count) for count in range(len(indices) + 1)):
         inside = {**inputs, **{name: np.zeros_like(inputs[name]) for name in first}}
         try:

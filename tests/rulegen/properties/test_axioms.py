@@ -119,17 +119,15 @@ CONVENIENT = {
     ("gather.expand_through", "agree(x, Expand[shape=$s](x), $k)"),
     # Cited for the length that it computes.
     ("reduce.matmul_batch", "dim(x, -1, $k)"),
-    # Cited for the number of patches along an axis; what holds along one axis holds along the other, since the image has no more.
+    # Those of the image are cited for the number of patches along an axis; what holds along one axis holds along the other, since
+    # the image has no more. A kernel that is the image is seldom sampled: a test below has it.
     *(
         (name, condition)
         for name in ("conv.patches.Conv.Reshape", "conv.patches_bias.Conv.Reshape")
-        for condition in ("dim(x, -2, $h)", "product($h, $m, $u)", "dim(x, -1, $o)", "product($o, $n, $v)")
-    ),
-    # A kernel that is the image is seldom sampled: a test below has it.
-    *(
-        (name, condition)
-        for name in ("conv.patches.Conv.Reshape", "conv.patches_bias.Conv.Reshape")
-        for condition in ("dim(w, -2, $u)", "dim(w, -1, $v)")
+        for condition in (
+            *("dim(x, -2, $h)", "product($h, $m, $u)", "dim(x, -1, $o)", "product($o, $n, $v)"),
+            *("dim(w, -2, $u)", "dim(w, -1, $v)"),
+        )
     ),
 }
 
