@@ -6,19 +6,22 @@ import json
 import secrets
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
 
 from rulegen.cli.console import bar, jobs_option, name_of, output, rules_of, trust_option
-from rulegen.properties.report import properties_report
+from rulegen.properties.report import properties_report, recorded
 from rulegen.share.audit import audit
 from rules_db.files import is_text, write_text
 from rules_db.history import Action
 from rules_db.library import read_entries
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
+from rules_db.trust.properties import Axiom, load_axioms
 
 __all__ = ["audit_command"]
 
@@ -30,6 +33,9 @@ __all__ = ["audit_command"]
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="With --axioms: write the table.")
 @click.option(
     "--record", type=click.Path(path_type=Path), metavar="FILE", help="With --axioms, if all stand: write a line for each."
+)
+@click.option(
+    "--changed", is_flag=True, help="With --record: examine what FILE has not or in another text alone, and keep its other lines."
 )
 @click.option("--log", is_flag=True, help="Enter in the database's log which rules stood.")
 @jobs_option
@@ -43,6 +49,7 @@ def audit_command(
     axioms: bool,
     json_file: Path | None,
     record: Path | None,
+    changed: bool,
     jobs: int,
     seed: int | None,
     trust: Trust,
@@ -56,10 +63,12 @@ def audit_command(
     """
     if (json_file is not None or record is not None) and not axioms:
         raise click.UsageError("--json and --record go with --axioms")
+    if changed and record is None:
+        raise click.UsageError("--changed goes with --record")
     if log and (rules is None or is_text(rules)):
         raise click.UsageError("--log goes with a database")
     if axioms:
-        _audit_axioms(rules, jobs, json_file, record)
+        _audit_axioms(rules, jobs, json_file, record, changed=changed)
         return
     if seed is None:
         seed = secrets.randbits(31) if deep else 0
@@ -79,10 +88,13 @@ def audit_command(
         sys.exit(1)
 
 
-def _audit_axioms(rules: str | None, jobs: int, json_file: Path | None, record_file: Path | None) -> None:
+def _audit_axioms(rules: str | None, jobs: int, json_file: Path | None, record_file: Path | None, *, changed: bool) -> None:
     """Validates the operator properties and counts who cites them (TASO, table 2)."""
+    axioms = load_axioms()
+    kept = _kept_rows(record_file, axioms) if changed and record_file is not None else {}
+    asked = {name: axiom for name, axiom in axioms.items() if name not in kept}
     with bar("axioms") as show:
-        report = properties_report(rules=rules_of(rules), processes=jobs, progress=show)
+        report = properties_report(asked, rules_of(rules), processes=jobs, as_a_set=not changed, progress=show)
     table = Table(
         "property", "standing", "sizes", "cases", "parameters", "by Z3", "samples", "exact", "runs", "lemma", "cited by"
     )
@@ -111,16 +123,29 @@ def _audit_axioms(rules: str | None, jobs: int, json_file: Path | None, record_f
     if json_file is not None:
         write_text(str(json_file), json.dumps(report.to_json(), indent=1, ensure_ascii=False) + "\n")
     if record_file is not None and report.passed:
-        write_text(record_file, report.to_record())
+        write_text(record_file, report.to_record(kept))
     counts = Counter(record.standing for record in report.properties)
     counted = ", ".join(f"{number} {found}" for found, number in counts.items())
     lemmas = sum(bool(record.lemma) for record in report.properties)
     everywhere = sum(record.everywhere for record in report.properties)
     cases, samples = report.least
     least = f"each on {cases} cases at least or on all that there are, and on {samples} samples"
-    console.print(
-        f"{len(report.properties)} properties: {counted}; {least}; {everywhere} at all sizes; {lemmas} follow from others",
-        markup=False,
-    )
+    told = f"{counted}; {least}; {everywhere} at all sizes" if report.properties else "nothing to examine"
+    together = f"{len(kept)} are recorded as they are" if changed else f"{lemmas} follow from others"
+    console.print(f"{len(report.properties)} properties: {told}; {together}", markup=False)
     if not report.passed:
         sys.exit(1)
+
+
+def _kept_rows(record_file: Path, axioms: Mapping[str, Axiom]) -> dict[str, dict[str, Any]]:
+    """The lines of a record that speak of properties as they are; none of a file that is not there.
+
+    Raises:
+        ClickException: it is no record.
+    """
+    if not record_file.exists():
+        return {}
+    try:
+        return recorded(record_file.read_text(encoding="utf-8"), axioms)
+    except (OSError, ValueError) as problem:
+        raise click.ClickException(f"{record_file}: {problem}; without --changed it is written anew") from None

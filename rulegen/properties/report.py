@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rulegen.properties.cache import AuditLimits, Evidence, EvidenceCache, Found, SetPart
@@ -45,6 +46,7 @@ __all__ = [
     "PropertyRecord",
     "Standing",
     "properties_report",
+    "recorded",
     "standing",
 ]
 
@@ -135,9 +137,13 @@ class PropertiesReport:
         cases = [record.symbolic.cases for record in self.properties if not record.symbolic.exhaustive]
         return min(cases, default=0), min((record.numeric.hits for record in self.properties), default=0)
 
-    def to_record(self) -> str:
-        """What was found of each property, a line for each: what has changed since has another digest."""
-        rows = {
+    def to_record(self, kept: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> str:
+        """What was found of each property, a line for each: what has changed since has another digest.
+
+        Args:
+            kept: rows of properties that were not examined this time, by their names; they come first.
+        """
+        rows = dict(kept) | {
             record.name: {
                 "digest": record.digest,
                 "standing": record.standing,
@@ -155,6 +161,18 @@ class PropertiesReport:
 
     def to_json(self) -> dict[str, Any]:
         return {"properties": [asdict(record) for record in self.properties], "inconsistent": list(self.inconsistent)}
+
+
+def recorded(text: str, axioms: Mapping[str, Axiom]) -> dict[str, dict[str, Any]]:
+    """The rows of a record that speak of properties as they are.
+
+    Raises:
+        ValueError: the text is no record.
+    """
+    rows = json.loads(text)
+    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+        raise ValueError("not a record of properties")
+    return {name: row for name, row in rows.items() if name in axioms and row.get("digest") == axioms[name].digest}
 
 
 def properties_report(

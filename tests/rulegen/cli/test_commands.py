@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from rulegen.cli.main import cli
 from rules_db.exchange import read_rules
 from rules_db.files import StoreError
 from rules_db.store import RuleStore
+from rules_db.trust.properties import load_axioms
 from tests.support.growths import SHIPPING, shipped_file, shipped_group
 
 
@@ -91,6 +93,28 @@ def test_audit_passes_and_fails(tmp_path: Path) -> None:
     bad.write_text(block.replace(block[block.index("; matmul.associative") : block.index("\n  from")], "") + "\n")
     result = CliRunner().invoke(cli, ["audit", str(bad)])
     assert result.exit_code == 1 and "certificate" in result.output and "1 fail" in result.output
+
+
+def test_an_audit_of_what_has_changed_keeps_the_other_lines_of_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    axioms = {name: load_axioms()[name] for name in ("neg.involution", "relu.idempotent")}
+    monkeypatch.setattr("rulegen.cli.auditing.load_axioms", lambda: axioms)
+    row = {"digest": axioms["relu.idempotent"].digest, "standing": "proved", "cases": 12345}
+    record = tmp_path / "record.json"
+    record.write_text(json.dumps({"relu.idempotent": row, "gone.property": row, "neg.involution": row}))
+    arguments = ["audit", "--axioms", "--record", str(record), "--changed", "--jobs", "1"]
+    result = CliRunner().invoke(cli, arguments, terminal_width=200)
+    assert result.exit_code == 0 and "1 properties: 1 proved" in result.output and "1 are recorded" in result.output, (
+        result.output
+    )
+    rows = json.loads(record.read_text())
+    assert rows.pop("neg.involution")["digest"] == axioms["neg.involution"].digest and rows == {"relu.idempotent": row}
+    monkeypatch.setattr("rulegen.properties.report._examine", None)
+    assert "0 properties: nothing to examine; 2 are" in CliRunner().invoke(cli, arguments, terminal_width=200).output
+    record.write_text("[]")
+    refused = CliRunner().invoke(cli, arguments)
+    assert refused.exit_code == 1 and f"{record}: not a record" in refused.output
+    assert CliRunner().invoke(cli, ["audit", "--axioms", "--changed"]).exit_code == 2
 
 
 @pytest.mark.parametrize(
