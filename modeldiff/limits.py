@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -27,8 +26,8 @@ class RunLimit:
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.words = seconds, f"a run took more than {seconds:g} s and was ended; --run-limit gives it longer"
-        self._deadline = Deadline()
+        self.words = f"a run took more than {seconds:g} s and was ended; --run-limit gives it longer"
+        self._deadline = Deadline(self.words, seconds)
 
     def is_reached(self) -> bool:
         """Whether a run was ended."""
@@ -46,13 +45,8 @@ class RunLimit:
         Raises:
             RuntimeFailure: it, or an earlier run, took too long.
         """
-        timer = threading.Timer(self.seconds, self._deadline.end)
-        timer.daemon = True
-        timer.start()
         try:
-            with self._deadline.heeded():
+            with self._deadline.heeded(), self._deadline.call():
                 yield
-        except BudgetSpent:
-            raise RuntimeFailure(self.words) from None
-        finally:
-            timer.cancel()
+        except BudgetSpent as problem:
+            raise RuntimeFailure(str(problem)) from None

@@ -29,10 +29,15 @@ class Stoppable(Protocol):
 
 
 class Deadline:
-    """Ends the work of all threads that heed it: at an instant, or when somebody says so."""
+    """Ends the work of all threads that heed it: at an instant, when somebody says so, or when one call takes too long.
 
-    def __init__(self) -> None:
-        self._instant = math.inf
+    Args:
+        why: what is told of work that it ended.
+        longest: seconds that a call of :meth:`call` may take.
+    """
+
+    def __init__(self, why: str = "the budget ended before anything was known to be better", longest: float = math.inf) -> None:
+        self._why, self._longest, self._instant = why, longest, math.inf
         self._over = threading.Event()
         self._works: weakref.WeakSet[Stoppable] = weakref.WeakSet()
         self._lock = threading.Lock()
@@ -71,7 +76,21 @@ class Deadline:
     def heed(self) -> None:
         """Raises BudgetSpent where the time is over."""
         if self.is_over():
-            raise BudgetSpent("the budget ended before anything was known to be better")
+            raise BudgetSpent(self._why)
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """While something goes on that nobody knows to end, such as a run of a model: where it takes too long, all work ends."""
+        if math.isinf(self._longest):
+            yield
+            return
+        timer = threading.Timer(self._longest, self.end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     @contextmanager
     def heeded(self) -> Iterator[None]:

@@ -159,7 +159,7 @@ class Session:
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Any]:
         """The outputs of these names, or all."""
-        with _asking(self._provider):
+        with _asking(self._provider), nullcontext() if self._deadline is None else self._deadline.call():
             try:
                 outputs: list[Any] = self._session.run(names, feed, self._running)
             except Exception as problem:  # a call of its own, since what is timed should be short

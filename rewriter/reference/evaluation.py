@@ -117,6 +117,10 @@ class Evaluated:
         return _ModelEvaluation(self.model, self.graph, exact=False).outputs([feed])[0]
 
 
+_MOST_TURNS = 1 << 16
+"""Of loops on one feed: ten seconds or more. In float64 one may go on for ever that ends in the model's own types."""
+
+
 class _Run:
     """One evaluation of a model on one feed.
 
@@ -125,12 +129,14 @@ class _Run:
         narrow: in the model's own types, where these decide something; else ``None``.
         repeats: the parts of the inputs that are equal, where some are.
         held: the values of which ``tensors`` has the different parts alone.
+        turns: of loops that were taken.
         threads: that share what takes long; ``None`` where the calling one computes all.
     """
 
     def __init__(self, tensors: RunTensors, narrow: RunTensors | None, repeats: Repeats | None = None) -> None:
         self.tensors, self.narrow, self.repeats = tensors, narrow, repeats
         self.held: set[int] = set()
+        self.turns = 0
         self.threads: SideBySide | None = None
         if repeats is not None:
             for value, array in tensors.by_value.items():
@@ -389,6 +395,9 @@ class _ModelEvaluation:
             sizes = dict(run.tensors.sizes)
 
             def iterate(formal: Sequence[Tensor], run: _Run = run, sizes: Mapping[str, Dim] = sizes) -> Sequence[Tensor]:
+                run.turns += 1
+                if run.turns > _MOST_TURNS:
+                    raise NoReference(f"the reference cannot be computed: bodies were run {_MOST_TURNS:,} times, and go on")
                 run.tensors.sizes = dict(sizes)  # those within the body may be others each time
                 return self._once(body, [run], [formal])[0]
 

@@ -96,12 +96,12 @@ class Beside:
 class Background:
     """The work beside that of one run, some of which would disturb whoever measures times meanwhile.
 
-    Attributes:
-        deadline: that it heeds.
+    Args:
+        deadline: that it heeds; by itself it ends no work.
     """
 
-    def __init__(self) -> None:
-        self.deadline = Deadline()
+    def __init__(self, deadline: Deadline | None = None) -> None:
+        self.deadline = deadline or Deadline()
         self._works: list[Beside] = []
         self._futures: list[Future[Any]] = []
         self._ended = threading.Event()

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from mugraph.deadline import Deadline
+
 __all__ = ["Clock", "process_seconds"]
 
 _JUDGING, _MOST_JUDGING = 0.3, 0.5
@@ -23,6 +25,10 @@ _LEAST_COMPUTED = 0.5
 """Seconds below which what a thread computed tells nothing about that."""
 _LONGEST = 1e7
 """Seconds that no run takes, of which timers still know: four months."""
+
+
+_LONGEST_RUN = 60.0
+"""Seconds that the model may run in onnxruntime once, at least, where the budget does not end the run."""
 
 
 class Clock:
@@ -93,6 +99,23 @@ class Clock:
     def instant(self, share: float) -> float:
         """The instant of :func:`time.monotonic` at which a share of the budget is spent, or none is left to spare before."""
         return min(self._began + share * self.budget, time.monotonic() + max(self.spare(), 0.0))
+
+    def deadline(self, event: str, *, keeps_to_budget: bool) -> Deadline:
+        """What ends work of the run: its budget where that does, else one run of the model in onnxruntime that takes too long.
+
+        Args:
+            event: what the budget ended before or in, in words.
+        """
+        if keeps_to_budget:
+            ends = Deadline(f"the budget ended {event}")
+            ends.end_in(self.room("write"))
+            return ends
+        longest = max(self.budget, _LONGEST_RUN)
+        return Deadline(
+            f"running the model in onnxruntime once took more than {longest:g} s and was ended, as a Loop may never end; "
+            "a larger --budget gives it longer",
+            longest,
+        )
 
     @contextmanager
     def lap(self, stage: str) -> Iterator[None]:

@@ -16,8 +16,9 @@ from typing import Any, ParamSpec, Protocol
 
 import onnx
 
-from mugraph.deadline import BudgetSpent, Deadline, heed
+from mugraph.deadline import BudgetSpent, heed
 from mugraph.files import Scratch
+from rewriter.reference import InputError
 from rewriter.run.background import Presumption
 from rewriter.run.cleaning import (
     Differs,
@@ -49,10 +50,6 @@ from rules_db.late import LateModule, import_within
 
 __all__ = ["SEARCHING", "optimize"]
 
-_NOT_CLEANED = Judgement(
-    message="undecided: the budget ended while cleaning up; the original was written",
-    is_undecided=True,
-)
 _UNSEARCHED = Judgement(message="interrupted before the search began: the original was kept", is_interrupted=True)
 _MOST_WRITING = 0.5
 """Share of the budget that is kept for writing at most: a model that takes longer is searched all the same."""
@@ -197,8 +194,8 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
             return worked(task, (), end=_mistake(problem, clock))
         except KeyboardInterrupt:
             return worked(task, (), end=UNCLEAN)
-        except BudgetSpent:
-            return worked(task, (), end=_NOT_CLEANED)
+        except BudgetSpent as problem:
+            return worked(task, (), end=_cut_short(problem, task, "written"))
         _foresee_end(task, clock, writing)
         if attempt is None and (refused := reason or refusals.reason):
             return worked(left_unclean(task, refused), ())
@@ -217,9 +214,7 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
 @contextmanager
 def _cleaning(options: Options, clock: Clock) -> Iterator[None]:
     """Cleaning up, which ends where writing has to begin."""
-    deadline = Deadline()
-    if options.keeps_to_budget:
-        deadline.end_in(clock.room("write"))
+    deadline = clock.deadline("while cleaning up", keeps_to_budget=options.keeps_to_budget)
     with deadline.heeded():
         try:
             yield
@@ -274,12 +269,27 @@ def _worked(
         except (*USER_ERRORS, OSError, Unclean):
             raise
         except BudgetSpent as problem:
-            undecided = Judgement(message=f"undecided: {problem}; the original was kept", is_undecided=True)
-            return kept(bench, undecided, min(PATIENCE, max(clock.room("write"), 0.0)))
+            return kept(bench, _cut_short(problem, task, "kept"), min(PATIENCE, max(clock.room("write"), 0.0)))
         except Exception as problem:  # a mistake of ours, which must not cost the user the model
             if raises_faults(task.options.debug):
                 raise
             return ended(bench, _mistake(problem, clock))
+
+
+def _cut_short(problem: BudgetSpent, task: Task, done: str) -> Judgement:
+    """The end of a run that took too long.
+
+    Args:
+        done: what becomes of the original.
+
+    Raises:
+        InputError: what it writes must not depend on a clock.
+    """
+    if task.options.deterministic:
+        raise InputError(
+            f"{task.original.weights.label}: {problem}; with --deterministic nothing is written that depends on a clock"
+        )
+    return Judgement(message=f"undecided: {problem}; the original was {done}", is_undecided=True)
 
 
 def _mistake(problem: Exception, clock: Clock) -> Judgement:

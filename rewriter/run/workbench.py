@@ -249,12 +249,11 @@ def open_workbench(
     with ExitStack() as stack:
         folder = stack.enter_context(Scratch()).path if task.written is None else task.written.parent
         stack.enter_context(taking_turns())
-        background = Background()
+        ends = clock.deadline("before anything was known to be better", keeps_to_budget=options.keeps_to_budget)
+        background = Background(ends)
         stack.callback(background.end)
-        if options.keeps_to_budget:
-            background.deadline.end_in(clock.room("write"))
-            if left is not None:
-                background.watch(left)
+        if options.keeps_to_budget and left is not None:
+            background.watch(left)
         of_model = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
         futures = [*of_model]
         made = partial(

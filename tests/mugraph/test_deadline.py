@@ -107,3 +107,21 @@ def test_other_threads_heed_it_where_they_are_told_to() -> None:
 
 def test_what_handles_errors_lets_it_pass() -> None:
     assert not issubclass(BudgetSpent, Exception)
+
+
+def test_a_call_that_takes_too_long_ends_all_work_and_one_in_time_none() -> None:
+    ends, work = Deadline("a call took too long", 0.3), Endless()
+    ends.stops(work)
+    for _ in range(20):
+        with ends.call():
+            pass
+    with ends.heeded(), ends.call():
+        heed()
+        assert work.stopped.wait(10.0)
+        with pytest.raises(BudgetSpent, match="a call took too long"):
+            heed()
+    in_time, other = Deadline(longest=0.2), Endless()
+    in_time.stops(other)
+    with in_time.call():
+        pass
+    assert not other.stopped.wait(0.5) and not in_time.is_over()
