@@ -87,6 +87,9 @@ def _decode(weights: Weights, view: Buffer) -> ModelProto:
         proto: ModelProto = ModelProto.FromString(b"".join([*parts, delimited(_MODEL_GRAPH, graph)]))
         if any(isinstance(text, bytes) for text in _names(proto)):  # protobuf's way to say it is not UTF-8
             raise Damaged("a name in it is no text")
+        for tensor in (*proto.graph.initializer, *nested_tensors(proto)):
+            if is_stored(tensor):
+                weights.respell(tensor)
         return proto
     except (Damaged, DecodeError) as problem:
         raise ModelError(f"{weights.label} is not an ONNX model, or is cut off ({problem}); export or copy it again") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import posixpath
 import sys
 import threading
 from collections.abc import Iterable, Iterator
@@ -119,11 +120,13 @@ class Weights:
         path: the model file; ``None`` for a model in memory.
         memory: the serialised model, where there is no file.
         files: the model file and its data files, as they were when the model was read.
+        is_respelled: the model's file has locations with ``..`` in them, which its message has without.
     """
 
     path: Path | None
     memory: bytes = b""
     files: dict[Path, FileState] = field(default_factory=dict)
+    is_respelled: bool = False
     _digest: str = field(default="", init=False, repr=False, compare=False)
     _digesting: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
@@ -152,6 +155,26 @@ class Weights:
             raise ModelError(f"{self.label}: tensor '{tensor.name}' has no type that raw bytes can have; export the model again")
         bits: int = math.prod(tensor.dims) * DataType(tensor.data_type).bitwidth
         return -(-bits // 8)
+
+    def respell(self, tensor: TensorProto) -> None:
+        """Spells a location within the model's folder without ``..``: onnx's checker and onnxruntime take it so, too.
+
+        Raises:
+            ModelError: there is no such file, or links on its way make it another one, which it is for onnxruntime alone.
+        """
+        for entry in tensor.external_data:
+            plain = posixpath.normpath(entry.value)
+            leaves = plain.split("/")[0] in (".", "..", "") or "\\" in plain or "\0" in plain
+            if entry.key != "location" or self.path is None or leaves or ".." not in entry.value.split("/"):
+                continue
+            who, path = f"{self.label}: external data of tensor '{tensor.name}'", self.path.parent / entry.value
+            try:
+                is_same = path.samefile(self.path.parent / plain)
+            except OSError as problem:
+                raise ModelError(f"{who} is missing: {path}: {problem.strerror}; put the file beside the model") from None
+            if not is_same:
+                raise ModelError(f"{who} lies at {entry.value!r}, where a link takes '..' elsewhere; move it beside the model")
+            entry.value, self.is_respelled = plain, True
 
     def is_inline(self, tensor: TensorProto) -> bool:
         return is_stored(tensor) and external_entries(tensor).get("location") == self.inline

@@ -115,8 +115,8 @@ def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None
 def copy(model: Model, path: str | Path) -> Saved:
     """Writes the model as it came, byte for byte, with its data files under the names that it gives them.
 
-    In the model's own folder it reads the same data files. Where another file has such a name already, the model is written as by
-    :func:`save`.
+    In the model's own folder it reads the same data files. Where another file has such a name already, or the model leads to its
+    data by folders that may not be there (``..``), it is written as by :func:`save`.
 
     Raises:
         ModelError: as :func:`save`.
@@ -130,7 +130,8 @@ def copy(model: Model, path: str | Path) -> Saved:
         return Saved(nodes, domains, (target, *(file for file, _ in data)))
     there = [(source, target.parent / location) for source, location in data]
     missing = [(source, final) for source, final in there if not os.path.lexists(final)]
-    if any(_differ(source, final) for source, final in there if os.path.lexists(final)) or target in (f for _, f in there):
+    is_taken = any(_differ(source, final) for source, final in there if os.path.lexists(final)) or target in (f for _, f in there)
+    if is_taken or (missing and model.weights.is_respelled):
         return save(model, model.graph, path)
     with FileSet(target) as files:
         drafts = []

@@ -14,8 +14,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
-from mugraph.onnx import NEWEST_OPSET, ModelError, load, save, to_bytes
+from mugraph.onnx import NEWEST_OPSET, ModelError, copy, load, open_in, save, to_bytes
 from rewriter.runtime_env import new_session
+from tests.support.runs import run_model
 
 FLOAT = TensorProto.FLOAT
 
@@ -199,6 +200,13 @@ def test_external_data_that_is_not_there(tmp_path: Path) -> None:
     ("entries", "part"),
     [
         ({"location": "../w.bin"}, "outside the model's directory"),
+        ({"location": "sub/../../w.bin"}, "outside the model's directory"),
+        ({"location": "sub/../../m/w.bin"}, "outside the model's directory"),
+        ({"location": "sub\\..\\w.bin"}, "outside the model's directory"),
+        ({"location": "sub/.."}, "outside the model's directory"),
+        ({"location": "/sub/../w.bin"}, "outside the model's directory"),
+        ({"location": "sub/../w.bin\0"}, "outside the model's directory"),
+        ({"location": "sub/../w.bin"}, "is missing"),
         ({"location": "/etc/passwd"}, "outside the model's directory"),
         ({"location": "C:\\w.bin"}, "outside the model's directory"),
         ({"location": ""}, "outside the model's directory"),
@@ -208,7 +216,24 @@ def test_external_data_that_is_not_there(tmp_path: Path) -> None:
         ({"offset": "4"}, "needs 16388 bytes"),
         ({"length": "5"}, "has 5 bytes at 0, its type says 16384"),
     ],
-    ids=["parent", "absolute", "windows", "none", "nul", "words", "negative", "beyond", "length"],
+    ids=[
+        "parent",
+        "beyond",
+        "back",
+        "backslash",
+        "folder",
+        "rooted",
+        "nul behind",
+        "no folder",
+        "absolute",
+        "windows",
+        "none",
+        "nul",
+        "words",
+        "negative",
+        "beyond",
+        "length",
+    ],
 )
 def test_external_data_that_makes_no_sense(tmp_path: Path, entries: dict[str, str], part: str) -> None:
     refused(stored_model(tmp_path, **entries), "'w'", part)
@@ -233,6 +258,41 @@ def test_external_data_that_a_link_takes_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "model" / "w.bin").unlink()
     (tmp_path / "model" / "sub").symlink_to(tmp_path)
     refused(stored_model(tmp_path / "model", location="sub/secret.bin"), "is a link to", "beside the model")
+
+
+@pytest.mark.parametrize(
+    "location", ["sub/../w.bin", "sub/../sub/../w.bin", "./sub/.././w.bin", "sub//../w.bin", "near/../w.bin"]
+)
+def test_external_data_at_a_place_that_comes_back(tmp_path: Path, location: str) -> None:
+    """As for onnx's checker and onnxruntime; what is written leads there without detours, or has data of its own."""
+    (tmp_path / "model" / "sub").mkdir(parents=True)
+    (tmp_path / "model" / "near").symlink_to("sub")
+    path = stored_model(tmp_path / "model", location=location)
+    onnx.checker.check_model(path)
+    model = load(path)
+    assert list(model.weights.files) == [path, path.with_name("w.bin")]
+    feed = {"x": np.ones((2, 64), np.float32)}
+    wanted = run_model(path, feed)[0]
+    for target in (tmp_path / "elsewhere" / "o.onnx", path.with_name("o.onnx")):
+        target.parent.mkdir(exist_ok=True)
+        for write in (copy, lambda model, target: save(model, model.graph, target)):
+            write(model, target)
+            assert run_model(target, feed)[0].tobytes() == wanted.tobytes()
+    assert not (tmp_path / "elsewhere" / "sub").exists()
+    candidate = open_in(model, model.graph, tmp_path)
+    assert run_model(candidate, feed)[0].tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize("link", ["deep", "out"])
+def test_external_data_at_a_place_that_a_link_takes_elsewhere(tmp_path: Path, link: str) -> None:
+    """For onnx's checker it is the one file, for onnxruntime the other, which may lie outside."""
+    (tmp_path / "model" / "sub" / "deep").mkdir(parents=True)
+    path = stored_model(tmp_path / "model", location=f"{link}/../w.bin")
+    (tmp_path / "model" / "out").symlink_to(tmp_path / "model")
+    (tmp_path / "model" / "deep").symlink_to("sub/deep")
+    for other in (tmp_path, tmp_path / "model" / "sub"):
+        (other / "w.bin").write_bytes(bytes(16384))
+    refused(path, "a link takes '..' elsewhere", "beside the model")
 
 
 def test_external_data_without_a_path(tmp_path: Path) -> None:
