@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import BYTES, FLOATS, NIBBLES, Array, Domain
-from mugraph.ops.base import Operator, RuntimeFacts, applied, floating, get_operator, operands, output_size, register
+from mugraph.ops.base import Operator, RuntimeFacts, applied, get_operator, operands, output_size, register
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.ops.forms import (
     AttrMap,
@@ -43,6 +43,8 @@ from mugraph.terms.term import Term
 __all__ = ["laid_along", "means_something", "quantized_types"]
 
 _WORDS = BYTES | {DataType.UINT16, DataType.INT16}
+_TELLING = FLOATS - {DataType.BFLOAT16}
+"""The floats of 11 bits or more, in which (q - z) * s / s rounds to q - z again for all q and z of 8 bits."""
 _WORDS_FROM = 21
 """The opset from which 16-bit integers are quantised."""
 
@@ -150,7 +152,7 @@ def _write_axis(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> dict
 
 
 def _infer_quantize(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
-    floating(inputs[:2])
+    quantized_types(inputs[:2], _TELLING)
     if attrs["to"] not in _WORDS:
         raise ShapeError(f"quantisation to element type {attrs['to'].name.lower()}")
     quantized_types(inputs[2:], frozenset({attrs["to"]}))

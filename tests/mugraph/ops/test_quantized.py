@@ -193,6 +193,20 @@ def test_quantisation_undoes_its_inverse(dtype: Any, scale: float) -> None:
         assert np.array_equal(back, every)
 
 
+@pytest.mark.parametrize("dtype", [U, S])
+def test_quantisation_undoes_its_inverse_in_halves(dtype: Any) -> None:
+    """For every number, every scale that makes no infinity of it, and some zero points."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    scales = every[(np.abs(every) <= 256) & (every != 0)]
+    limits = np.iinfo(dtype)
+    numbers = np.broadcast_to(np.arange(limits.min, limits.max + 1).astype(dtype), (len(scales), 256)).copy()
+    for zero in (limits.min, 3, limits.max):
+        parameters = [scales, np.full(len(scales), zero, dtype)]
+        (undone,) = run_node(make_node("DequantizeLinear", [numbers, *parameters], {"axis": 0}), [numbers, *parameters], 19)
+        (back,) = run_node(make_node("QuantizeLinear", [undone, *parameters], {"axis": 0}), [undone, *parameters], 19)
+        assert np.array_equal(back, numbers)
+
+
 # What is not understood, ill-typed, not to be written
 
 
@@ -221,6 +235,7 @@ def test_not_understood(op: str, inputs: Sequence[np.ndarray], attrs: Mapping[st
     ("term", "types"),
     [
         ("QuantizeLinear[to=uint8](x, y)", "int32[4] float[]"),
+        ("QuantizeLinear[to=uint8](x, y)", "bfloat16[4] bfloat16[]"),
         ("QuantizeLinear[to=int32](x, y)", "[4] []"),
         ("QuantizeLinear[to=uint8](x, y, z)", "[4] [] int8[]"),
         ("QuantizeLinear[axis=-1,to=uint8](x, y)", "[4] [3]"),
