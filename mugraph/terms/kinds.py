@@ -6,6 +6,7 @@ A text from outside may write anything anywhere; ``axes=(-1.0,)`` is a list of n
 from __future__ import annotations
 
 from enum import Enum
+from typing import TypeGuard
 
 from mugraph.terms.shape import DataType, SymDim
 from mugraph.terms.term import AttrValue, AttrVar, NamedValue
@@ -36,11 +37,11 @@ class AttributeKind(Enum):
             case AttributeKind.FLAG:
                 return isinstance(value, bool)
             case AttributeKind.WHOLE:
-                return isinstance(value, SymDim) or (isinstance(value, int) and not isinstance(value, bool | DataType))
+                return isinstance(value, SymDim) or _is_integer(value)
             case AttributeKind.COUNT:
-                return isinstance(value, int) and not isinstance(value, bool | DataType) and value > 0
+                return _is_integer(value) and value > 0
             case AttributeKind.NUMBER:
-                return isinstance(value, int | float) and not isinstance(value, bool | DataType)
+                return isinstance(value, float) or _is_integer(value)
             case AttributeKind.TEXT:
                 return isinstance(value, str)
             case AttributeKind.ELEMENT_TYPE:
@@ -51,6 +52,11 @@ class AttributeKind(Enum):
                 return AttributeKind.WHOLE.admits(value) or AttributeKind.WHOLES.admits(value)
         entry = _ENTRIES[self]
         return isinstance(value, tuple) and all(map(entry.admits, value))
+
+
+def _is_integer(value: AttrValue) -> TypeGuard[int]:
+    """To Python truth values and element types are integers, too."""
+    return isinstance(value, int) and not isinstance(value, bool | DataType)
 
 
 _ENTRIES = {
