@@ -25,6 +25,7 @@ from mugraph.ops import (
     reduction,
     rotary,
     scatter,
+    windows,
 )
 from mugraph.ops.base import (
     ONNX_OPERATORS,
@@ -107,4 +108,5 @@ __all__ = [
     "rotary",
     "scatter",
     "traits_of",
+    "windows",
 ]

@@ -34,6 +34,8 @@ from mugraph.ops.traits import DegreeBound, ImageRole, ProductKind, Reduction, T
 from mugraph.terms.equations import divided
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, floor_div, same_dim, same_shape
 
+__all__ = ["read_conv", "window_count", "write_conv"]
+
 Integers = tuple[int, ...]
 
 # Geometry
@@ -43,15 +45,16 @@ def _steps(dim: Dim, kernel: Dim, stride: Dim, dilation: Dim, before: Dim, after
     """Number of places of a kernel; with ``ceil`` the last may hang over the end, yet must begin before it.
 
     Raises:
-        Undecided: the kernel is of unknown size, and nothing says that it is as wide as its stride and touches each place once.
+        Undecided: the stride or the dilation is unknown, and nothing says that the kernel touches each place once.
     """
-    known = concrete((kernel, stride, dilation, before, after))
-    if known is None:
-        if (dilation, before, after) != (1, 0, 0) or same_dim(kernel, stride) is not True:
-            raise Undecided(f"a kernel of {kernel} with stride {stride}, dilation {dilation} and pads {before} and {after}")
+    patches = (dilation, before, after) == (1, 0, 0) and same_dim(kernel, stride) is True
+    if patches and not (isinstance(kernel, int) and isinstance(stride, int)):
         return divided(dim, stride)
-    width, step, spread, *pads = known
-    reach = dim + (sum(pads) - spread * (width - 1) - 1)
+    known = concrete((stride, dilation, before, after))
+    if known is None:
+        raise Undecided(f"a kernel of {kernel} with stride {stride}, dilation {dilation} and pads {before} and {after}")
+    step, spread, *pads = known
+    reach = dim + (sum(pads) + spread - 1) - spread * kernel
     if isinstance(reach, SymDim):
         if ceil and step > 1:
             raise Undecided(f"({reach}) / {step}, rounded up")
@@ -62,6 +65,11 @@ def _steps(dim: Dim, kernel: Dim, stride: Dim, dilation: Dim, before: Dim, after
     if ceil and reach % step and isinstance(dim, int) and count * step < dim + pads[0]:
         count += 1
     return count
+
+
+def window_count(dim: Dim, size: Dim, stride: Dim, dilation: Dim) -> Dim:
+    """Number of windows along an axis without padding. Raises ShapeError where it has none, Undecided as types do."""
+    return _steps(dim, size, stride, dilation, 0, 0, False)
 
 
 def _output_spatial(attrs: AttrMap, spatial: Sequence[Dim], kernel: Sequence[Dim]) -> tuple[Dim, ...]:

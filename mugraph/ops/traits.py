@@ -51,6 +51,8 @@ class Movement(Enum):
     """Entries of the first operand, at places that the second one says: Gather."""
     FILLING = auto()
     """Entries of the operand, and a number in the other places: Pad, Trilu."""
+    WINDOWS = auto()
+    """Entries that follow each other, for every window over them: some more than once, some perhaps not at all."""
 
     @property
     def rearranges(self) -> bool:

@@ -13,6 +13,30 @@ _ROWS = (
     "Transpose[perm=(1,0)](Reshape[drop=3,shape=(c*k*m,)](W)))"
 )
 
+_PAD = "Pad[begins=(1,),ends=(2,),mode='constant',value=0.0](x)"
+_LENGTHS = {"n": (2, 1, 2), "c": (2, 3, 1), "l": (3, 4, 2), "d": (3, 2, 2), "k": (2, 3, 4), "g": (2, 1, 3), "m": (2, 3, 1)}
+
+
+def _line(group: str = "1", pads: str = "0,0") -> str:
+    return f"Conv[dilations=(2,),group={group},pads=({pads}),strides=(3,)]"
+
+
+def _windows(x: str) -> str:
+    """The rows of windows of a line whose channels are last."""
+    return f"Reshape[drop=2,shape=(c*k,)](Windows[axis=-2,dilations=(2,),kernel=(k,),strides=(3,)]({x}))"
+
+
+def _dense_rows(x: str) -> str:
+    weights = "Reshape[drop=3,shape=(c*k,d)](Transpose[perm=(2,1,0)](W))"
+    return f"MatMul({_windows(f'Transpose[perm=(1,0)]({x})')}, {weights})"
+
+
+def _grouped_rows(x: str) -> str:
+    groups = f"Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(g,c)](Transpose[perm=(1,0)]({x})))"
+    weights = "Reshape[drop=3,shape=(c*k,m)](Transpose[perm=(2,1,0)](Reshape[drop=3,shape=(g,m,c,k)](W)))"
+    return f"Reshape[drop=2,shape=(g*m,)](Transpose[perm=(1,0,2)](MatMul({_windows(groups)}, {weights})))"
+
+
 CONV = (
     Workload(
         name="conv",
@@ -381,5 +405,52 @@ CONV = (
             f"Transpose[perm=(1,2,0)]({_PATCHES}(x, W)) = Reshape[drop=2,shape=(h,w,d)]({_ROWS})",
             f"Transpose[perm=(1,2,0)]({_PATCHES}(x, W, b)) = Reshape[drop=2,shape=(h,w,d)](Add({_ROWS}, b))",
         ),
+    ),
+    # Windows of a line, which may overlap, are rows of a product: kernels of every size, with strides and dilations.
+    *(
+        Workload(
+            name=name,
+            variables={"x": "[n,c,l+2*k]", "W": "[d,c,k]"} | ({"b": "[d]"} if bias else {}),
+            operators=(
+                f"{_line()}(x, W{bias})",
+                "Transpose[perm=(1,0)](rank3)",
+                "Windows[axis=-2,dilations=(2,),kernel=(k,),strides=(3,)](rank3)",
+                "Reshape[drop=2,shape=(c*k,)](rank4)",
+                "Transpose[perm=(2,1,0)](W)",
+                "Reshape[drop=3,shape=(c*k,d)](rank3)",
+                "MatMul(rank3, rank2)",
+                *(["Add(rank3, b)"] if bias else []),
+            ),
+            uses=dict.fromkeys("xWb" if bias else "xW", 1) | {"MatMul": 1, "Windows": 1, "Transpose": 3},
+            max_ops=8 if bias else 7,
+            sizes=_LENGTHS,
+            determined=True,
+        )
+        for name, bias in (("conv-windows", ""), ("conv-windows-biased", ", b"))
+    ),
+    # The same as an image, in one step, with pads and in groups, each of which has a product of its own.
+    *(
+        Workload(
+            name=name,
+            variables=variables | {"b": "[d]" if variables["W"][1] == "d" else "[g*m]"},
+            operators=(),
+            max_ops=0,
+            max_rank=5,
+            macros=True,
+            sizes=_LENGTHS,
+            determined=True,
+            equations=tuple(
+                equation
+                for pads, image in (("0,0", "x"), ("1,2", _PAD))
+                for equation in (
+                    f"{_line(group, pads)}(x, W) = Transpose[perm=(1,0)]({rows(image)})",
+                    f"{_line(group, pads)}(x, W, b) = Transpose[perm=(1,0)](Add({rows(image)}, b))",
+                )
+            ),
+        )
+        for name, group, variables, rows in (
+            ("conv-windows-image", "1", {"x": "[n,c,l+2*k]", "W": "[d,c,k]"}, _dense_rows),
+            ("conv-windows-groups", "g", {"x": "[n,c*g,l+2*k]", "W": "[g*m,c,k]"}, _grouped_rows),
+        )
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from mugraph.blocks.operator import KERNEL
 from mugraph.domains.base import FLOATS, WHOLE_NUMBERS
 from mugraph.graph import Node
-from mugraph.ops import Entrywise, ProductKind, get_operator, traits_of
+from mugraph.ops import Entrywise, Movement, ProductKind, get_operator, traits_of
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.ops.indexing import rows_from
 from mugraph.ops.interp import expanded, infer_types
@@ -83,6 +83,8 @@ class NodeKinds:
             return "other"
         if not graph.tables.bodies.keys().isdisjoint(node.values):
             return "other"  # CUDA graphs, for which kernels are made, have no branches
+        if traits_of(node.op).movement is Movement.WINDOWS:
+            return "other"  # an index of what they move is a sum of two, which no access is
         axes = dict(node.attrs).get("axes")
         if traits_of(node.op).monoid is not None and axes != LAST and self._reading.has_one_entry(node):
             return "total"

@@ -9,6 +9,7 @@ from mugraph.blocks.statements import Affine, Factor, Index
 from mugraph.ops.constants import seen_where
 from mugraph.ops.indexing import looked_up, rows_from
 from mugraph.ops.masks import STORED_MASK
+from mugraph.ops.windows import WINDOWS
 from mugraph.terms.shape import Dim, same_dim
 from mugraph.terms.term import Term, make, var
 from rewriter.kernels.fuse.access import Access, Digits, flat, quotient, regrouped, shifted, under, view_of
@@ -55,6 +56,8 @@ class Movements:
             moved = self._turned(term, access, len(shape))
         elif term.op == "Tile":
             moved = self._repeated(term, access, shape)
+        elif term.op == WINDOWS:
+            raise NotFusable("windows, of which an index is a sum of two")
         else:
             moved = regrouped(flat(access), shape)
         return self._emit(source, moved, moved)

@@ -17,6 +17,7 @@ from mugraph.ops.indexing import looked_up, rows_from
 from mugraph.ops.interp import infer_types, taken_apart
 from mugraph.ops.masks import STORED_MASK
 from mugraph.ops.traits import Reduction
+from mugraph.ops.windows import WINDOWS
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.term import Term
 from rules_db.trust.formulas.formula import (
@@ -165,6 +166,9 @@ class BodyMeaning:
         elif (first := rows_from(term)) is not None:
             moved = looked_up(term, at)
             moved[term.attr("axis")] = at[term.attr("axis")] + first
+        elif term.op == WINDOWS:
+            window = at[term.attr("axis") - 1] * term.attr("strides")[0] + at[term.attr("axis")] * term.attr("dilations")[0]
+            moved[term.attr("axis") - 1 : len(at) + term.attr("axis") + 1] = [window]
         elif term.op == "Tile":
             for axis in range(-len(term.attr("repeats")), 0):
                 moved[axis] = rest(at[axis], before[axis])

@@ -41,18 +41,13 @@ def _shrunk(more: Entries, pads: AttrValue, begins: Entries, ends: Entries, dila
     return less
 
 
-@guard(38, About.ATTRIBUTES, solvers={0: _grown, 1: _shrunk})
-def padded(facts: Facts, more: Entries, pads: Entries, begins: Entries, ends: Entries) -> bool | None:
-    """The pads ``more`` are ``pads`` and those of the spatial axes added."""
-    return more == _grown(more, pads, begins, ends) and min(pads, default=0) >= 0
-
-
 def _growth(side: int) -> Callable[..., Entries]:
-    """Reads off how many entries more a kernel has at a side (0: before, 1: behind) for pads that have grown."""
+    """Reads off how many entries more a kernel, or an image, has at a side (0: before, 1: behind) for pads that have grown."""
 
-    def read(facts: Facts, more: Entries, pads: Entries, begins: AttrValue, ends: AttrValue, dilations: Entries) -> Entries:
+    def read(facts: Facts, more: Entries, pads: Entries, begins: AttrValue, ends: AttrValue, dilations: Entries = ()) -> Entries:
         added = []
-        for m, p, d in zip(_half(more, side), _half(pads, side), dilations, strict=True):
+        grown = (_half(more, side), _half(pads, side))
+        for m, p, d in zip(*grown, dilations or (1,) * len(grown[0]), strict=True):
             entries, rest = divmod(m - p, d)
             if rest or entries < 0:
                 raise ValueError(f"no kernel grows from pads {pads} to {more}")
@@ -66,6 +61,12 @@ def _half(pads: Entries, side: int) -> Entries:
     """The pads before (0) or behind (1) each axis."""
     middle = len(pads) // 2
     return pads[middle:] if side else pads[:middle]
+
+
+@guard(38, About.ATTRIBUTES, solvers={0: _grown, 1: _shrunk}, readers={2: _growth(0), 3: _growth(1)})
+def padded(facts: Facts, more: Entries, pads: Entries, begins: Entries, ends: Entries) -> bool | None:
+    """The pads ``more`` are ``pads`` and those of the spatial axes added."""
+    return more == _grown(more, pads, begins, ends) and min(pads, default=0) >= 0
 
 
 @guard(39, About.ATTRIBUTES, solvers={0: _grown, 1: _shrunk}, readers={2: _growth(0), 3: _growth(1)})

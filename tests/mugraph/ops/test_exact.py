@@ -63,6 +63,7 @@ POLYNOMIAL = [
     ("GlobalAveragePool[spatial=1](x)", (1, 2, 3), ()),
     ("Pad[begins=(1,),ends=(2,),value=0.25](x)", (2, 2), ()),
     ("Tile[repeats=(2,)](x)", (2, 2), ()),
+    ("Windows[axis=-2,dilations=(2,),kernel=(2,),strides=(1,)](x)", (4, 2), ()),
     ("Trilu[k=1,upper=false](x)", (3, 3), ()),
     ("Trilu[upper=true](x)", (2, 3), ()),
     ("CumSum[axis=-2](x)", (3, 2), ()),

@@ -69,6 +69,8 @@ def check_movement(record: Operator) -> None:
                 assert set(moved) == set(entries) and len(moved) > len(entries)
             elif movement is Movement.PART:
                 assert len(set(moved)) == len(moved) < len(entries)
+            elif movement is Movement.WINDOWS:
+                assert len(set(moved)) < len(moved) and result.ndim == operands[0].ndim + 1
 
 
 def check_addresses(record: Operator) -> None:
@@ -448,6 +450,7 @@ WRONG: list[tuple[Callable[[Operator], None], str, dict[str, Any]]] = [
     (check_movement, "Pad", {"movement": Movement.PART}),
     (check_movement, "Relu", {"movement": Movement.VIEW}),
     (check_movement, "Split", {"movement": Movement.REPETITION}),
+    (check_movement, "Slice", {"movement": Movement.WINDOWS}),
     (check_addresses, "Max", {"movement": Movement.CONCATENATION}),
     (check_entrywise, "CumSum", {"entrywise": Entrywise.FUNCTION}),
     (check_entrywise, "Less", {"entrywise": Entrywise.ARITHMETIC}),

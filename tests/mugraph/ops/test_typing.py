@@ -219,6 +219,9 @@ def test_positions_are_counted_by_a_whole_number(length: object) -> None:
         ("TensorScatter[axis=-2,batch=-3,mode='linear'](x, y, z)", "float[b,3,4] float[b,1,4] int64[b]", "float[b,3,4]"),
         ("ScatterND[axis=-3](x, y, z)", "float[n,b,4] int64[1,1] float[1,b,4]", "float[n,b,4]"),
         ("Shape[end=0,start=-2](x)", "float[n,m]", "int64[2]"),
+        ("Windows[axis=-2,dilations=(1,),kernel=(3,),strides=(1,)](x)", "float[b,n,m]", "float[b,n-2,3,m]"),
+        ("Windows[axis=-2,dilations=(2,),kernel=(k,),strides=(1,)](x)", "float[n+2*k,m]", "float[n+2,k,m]"),
+        ("Conv[dilations=(2,),pads=(1,0),strides=(1,)](x, y)", "float[1,c,n+2*k] float[4,c,k]", "float[1,4,n+3]"),
     ],
 )
 def test_symbolic_dimensions(term: str, types: str, expected: str) -> None:
@@ -289,6 +292,7 @@ def test_no_kernel_of_unknown_size_makes_good_what_cannot_be(window: str, image:
         ("Conv[dilations=(1,),pads=(k,0),strides=(3,)](x, y)", "float[1,2,9] float[4,2,3]"),
         ("Conv[dilations=(1,),pads=(0,0),strides=(k,)](x, y)", "float[1,2,1+3*k] float[4,2,k]"),
         ("MaxPool[ceil=true,dilations=(1,),kernel=(3,),pads=(0,0),strides=(2,)](x)", "float[1,2,n]"),
+        ("Windows[axis=-1,dilations=(1,),kernel=(3,),strides=(k,)](x)", "float[n]"),
         ("Split[axis=-1,sizes=(2,m)].0(x)", "float[n]"),
         ("Range[dtype=int64,limit=n,start=1]()", ""),
         ("GatherND[axis=-2](x, y)", "float[2,3] int64[4,n]"),

@@ -119,6 +119,11 @@ CONVENIENT = {
     ("gather.expand_through", "agree(x, Expand[shape=$s](x), $k)"),
     # Cited for the length that it computes.
     ("reduce.matmul_batch", "dim(x, -1, $k)"),
+    # Cited for the sizes that they compute; of others the right side is ill-typed.
+    *(
+        ("conv.windows_grouped.Conv", condition)
+        for condition in ("dim(w, -1, $k)", "dim(w, -3, $n)", "product($r, $k, $c)", "product($n, $g, $m)")
+    ),
     # Those of the image are cited for the number of patches along an axis; what holds along one axis holds along the other, since
     # the image has no more. A kernel that is the image is seldom sampled: a test below has it.
     *(
