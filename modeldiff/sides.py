@@ -295,8 +295,9 @@ class ComparedModel:
             read: a value that none of them computes, in float64.
             exact: in float64, not in the model's own types.
         """
-        run = RunTensors(self.model, self._feeds[number], exact)
-        run.sizes.update(self._runs[number].sizes)
+        run, known = RunTensors(self.model, self._feeds[number], exact), self._runs[number]
+        run.sizes.update(known.sizes)
+        run.dtypes.update(known.dtypes)
         arrays: dict[int, np.ndarray] = {}
         for node in nodes:
             operands = self.operands(node)
@@ -332,6 +333,15 @@ class ComparedModel:
     def learn(self, value: int, number: int, array: np.ndarray) -> None:
         """Learns sizes from what a value is on one of the inputs."""
         bind_shape(self._runs[number].sizes, self.graph.type(value), array.shape)
+
+    def learn_types(self, value: int, other: ComparedModel, pair: int) -> None:
+        """Learns the element types that a value has where its model does not tell them, from another's that it is equal to."""
+        if self.graph.type(value) is None:
+            type_ = other.graph.type(pair)
+            for run, theirs in zip(self._runs, other._runs, strict=True):
+                dtype = theirs.dtypes.get(pair) if type_ is None else type_.dtype
+                if dtype is not None:
+                    run.dtypes[value] = dtype
 
     def evaluated(self) -> dict[int, Arrays]:
         """All values of the graph that can be computed."""

@@ -185,6 +185,17 @@ def test_what_cannot_be_evaluated_stands_for_what_is_gone(tmp_path: Path) -> Non
     assert [len(region.before), len(region.after)] == [3, 3]
 
 
+def test_what_follows_a_value_of_unknown_rank_has_its_types(tmp_path: Path) -> None:
+    ends = "(float[n,4,8] x) => (float[k] y)"  # the rank of what a Squeeze leaves depends on n
+    weights = {"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32), "flat": np.int64([-1])}
+    before = f"{ends} {{ s = Squeeze(x) m = MatMul(s, w) y = Reshape(m, flat) }}"
+    for spelled, verdict in (("m = MatMul(a, w)", Equality.TESTED), ("b = Abs(a) m = MatMul(b, w)", Equality.DIFFERENT)):
+        after = f"{ends} {{ s = Squeeze(x) c = Neg(s) a = Neg(c) {spelled} y = Reshape(m, flat) }}"
+        comparison = compared(tmp_path, before, after, **weights)
+        assert [reason for region in comparison.regions for reason in region.reasons] == []
+        assert comparison.verdict is verdict
+
+
 def test_a_fault_before_a_fusion_is_named_where_it_is(tmp_path: Path) -> None:
     weights = {"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)}
     before = "(float[4,8] x) => (float[4,8] y) { a = MatMul(x, w) s = Sigmoid(a) y = Mul(a, s) }"
