@@ -176,6 +176,21 @@ def test_integers_that_rounding_decides_are_those_of_the_models_types(tmp_path: 
         assert compare_models(a, b).verdict is verdict
 
 
+def test_what_is_quantised_within_a_product_rounds_as_it_does_before_one(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    tensors = {
+        "w": generator.normal(size=(64, 64)).astype(np.float32),
+        "v": generator.integers(-127, 127, (64, 64)).astype(np.int8),
+        "t": np.float32(0.01),
+    }
+    ends = "(float[512,64] x) => (float[512,64] y)"
+    before = f"""{ends} {{ m = MatMul(x, w) h = Tanh(m) q, s, z = DynamicQuantizeLinear(h) p = MatMulInteger(q, v, z)
+        f = Cast<to = 1>(p) u = Mul(s, t) y = Mul(f, u) }}"""
+    for operand, verdict in (("h", Equality.TESTED), ("m", Equality.DIFFERENT)):
+        after = f"{ends} {{ m = MatMul(x, w) h = Tanh(m) y = com.microsoft.DynamicQuantizeMatMul({operand}, v, t) }}"
+        assert compared(tmp_path, before, after, **tensors).verdict is verdict
+
+
 def test_what_cannot_be_evaluated_stands_for_what_is_gone(tmp_path: Path) -> None:
     before = "(float[2,3,4] x) => (float[2,3,4] y) { a = MatMul(x, w) b = Relu(a) y = Tanh(b) }"
     after = "(float[2,3,4] x) => (float[2,3,4] y) { a = Gemm(x, w) b = Relu(a) y = Tanh(b) }"  # of a tensor of rank 3: none
