@@ -99,7 +99,8 @@ def _print(comparison: ModelComparison, console: Console) -> None:
         console.print(f"[dim]{len(regions) - _SHOWN} more changes are in the files of --json and --report[/]")
     for region in regions:
         for line in region_lines(comparison, region) if region.differences or region.verdict is Equality.UNDECIDED else ():
-            console.print(f"[{_COLOURS[region.verdict]}]{region.verdict}[/]: {escape(line)}")
+            said = escape(line.removeprefix(f"{region.verdict}: "))
+            console.print(f"[{_COLOURS[region.verdict]}]{region.verdict}[/]: {said}")
     for output in comparison.outputs:
         if output.run is not None:
             console.print(f"[dim]output {escape(output.name)}: {output.run.relative_l2:.1e} apart in onnxruntime[/]")

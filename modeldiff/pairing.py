@@ -302,6 +302,7 @@ class Pairing:
     def _enter(self, value: int, pair: int, place: int) -> None:
         self.paired[value] = pair
         self.first.setdefault(pair, place)
+        self.after.learn_types(value, self.before, pair)
 
     def _visit(self, node: Node) -> None:
         after, place = self.after, self.after.place[node]

@@ -16,8 +16,8 @@ from mugraph.graph import Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import GraphBody
 from mugraph.onnx.kinds import drawing_nodes, opaque_kind
-from mugraph.ops import get_operator
-from mugraph.ops.interp import infer_types
+from mugraph.ops import get_operator, traits_of
+from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import (
     DataType,
     DerivedSymbol,
@@ -29,9 +29,11 @@ from mugraph.terms.shape import (
     symbol,
     symbols_within,
 )
-from mugraph.terms.term import Attrs, attr_symbols, make_attrs, walk
+from mugraph.terms.term import Attrs, Term, attr_symbols, bind_attrs, make_attrs, replace_terms, var, walk
 from rewriter.reference import NoReference, bind_shape, rounding_decisions
+from rewriter.reference.evaluation import makes_integers
 from rewriter.reference.nodes import RunTensors, computed, widen
+from rewriter.reference.threads import SharedReal
 from rewriter.runtime_env import RuntimeFailure
 from rulegen.mine.cuts import shortest
 
@@ -65,7 +67,7 @@ class ComparedModel:
         nodes: of the graph, operands first, and what computes tensors of which they are told a size alone.
         place: of each node in that order.
         drawing: those that draw random numbers: of two that are alike neither is the other.
-        deciding: those that make integers of floats by rounding.
+        deciding: those that make integers of floats by rounding, or compute with such.
     """
 
     def __init__(
@@ -93,7 +95,8 @@ class ComparedModel:
         self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
         for run, known in zip(self._runs, sizes, strict=False):
             run.sizes.update({**known, **run.sizes})
-        self.deciding, self._upstream = rounding_decisions(self.graph, self.nodes)
+        self._within = frozenset(filter(self._rounds_within, self.nodes))
+        self.deciding, self._upstream = rounding_decisions(self.graph, self.nodes, self._within)
         self._fed = [RunTensors(model, feed, exact=False) for feed in feeds] if self._upstream else []
         self._typed: dict[int, Arrays] = {}
         self._digests: dict[int, bytes] = {}
@@ -225,6 +228,36 @@ class ComparedModel:
         except (ShapeError, Undecided):
             return False
 
+    def _rounds_within(self, node: Node) -> bool:
+        """Whether a node's definition makes integers of floats by rounding, as a product of what it quantises first."""
+        types = [type_ for type_ in map(self.graph.type, node.inputs) if type_ is not None]
+        if node.is_opaque or len(types) < len(node.inputs) or not traits_of(node.op).piecewise:
+            return False
+        try:
+            return bool(_decided_within(node.op, node.attrs, types)[1])
+        except (ShapeError, Undecided):
+            return False
+
+    def _computed_within(
+        self, node: Node, operands: Sequence[np.ndarray], typed: Sequence[np.ndarray], run: RunTensors
+    ) -> Sequence[np.ndarray]:
+        """A node's results in float64 from the integers that its definition makes in the model's own types.
+
+        Args:
+            operands: in float64.
+            typed: the same in the model's own types.
+        """
+        given = [type_ for type_ in map(self.graph.type, node.inputs) if type_ is not None]
+        types = [TensorType(type_.dtype, np.shape(array)) for type_, array in zip(given, typed, strict=True)]
+        roots, decided = _decided_within(node.op, bind_attrs(node.attrs, run.sizes), types)
+        narrow = evaluate(decided, SharedReal(np.float32), {f"x{place}": array for place, array in enumerate(typed)})
+        names = {part: f"decided{number}" for number, part in enumerate(decided)}
+        known = {f"x{place}": array for place, array in enumerate(operands)}
+        known |= {name: widen(narrow[part]) for part, name in names.items()}
+        left = [replace_terms(root, {part: var(name) for part, name in names.items()}) for root in roots]
+        values = evaluate(left, SharedReal(np.float64), known)
+        return [values[root] for root in left]
+
     def leaf(self, value: int) -> Arrays | None:
         """An input or a stored tensor; ``None`` where nothing is known of it."""
         stored = self.tables.constants.get(value)
@@ -264,6 +297,9 @@ class ComparedModel:
                     arrays = self._computed(bare, [array[number] for array in narrow], run, exact=False)
                     for kept, array in zip(own, arrays, strict=True):
                         kept.append(np.asarray(array))
+                    if node in self._within:
+                        wide = [operand[number] for operand in operands]
+                        arrays = self._computed_within(bare, wide, [array[number] for array in narrow], run)
                 if not followed or node not in self.deciding:
                     arrays = self._computed(bare, [operand[number] for operand in operands], run, exact=True)
             except NoReference:
@@ -295,8 +331,9 @@ class ComparedModel:
             read: a value that none of them computes, in float64.
             exact: in float64, not in the model's own types.
         """
-        run = RunTensors(self.model, self._feeds[number], exact)
-        run.sizes.update(self._runs[number].sizes)
+        run, known = RunTensors(self.model, self._feeds[number], exact), self._runs[number]
+        run.sizes.update(known.sizes)
+        run.dtypes.update(known.dtypes)
         arrays: dict[int, np.ndarray] = {}
         for node in nodes:
             operands = self.operands(node)
@@ -332,6 +369,15 @@ class ComparedModel:
     def learn(self, value: int, number: int, array: np.ndarray) -> None:
         """Learns sizes from what a value is on one of the inputs."""
         bind_shape(self._runs[number].sizes, self.graph.type(value), array.shape)
+
+    def learn_types(self, value: int, other: ComparedModel, pair: int) -> None:
+        """Learns the element types that a value has where its model does not tell them, from another's that it is equal to."""
+        if self.graph.type(value) is None:
+            type_ = other.graph.type(pair)
+            for run, theirs in zip(self._runs, other._runs, strict=True):
+                dtype = theirs.dtypes.get(pair) if type_ is None else type_.dtype
+                if dtype is not None:
+                    run.dtypes[value] = dtype
 
     def evaluated(self) -> dict[int, Arrays]:
         """All values of the graph that can be computed."""
@@ -380,22 +426,48 @@ def content_digest(array: np.ndarray) -> bytes:
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
+def _parts(op: str, attrs: Attrs, types: Sequence[TensorType]) -> Iterator[tuple[Term, TensorType, list[TensorType]]]:
+    """The parts of an operator's definition by plainer ones, each with its type and those of its operands.
+
+    Raises:
+        ShapeError, Undecided: it depends on dimensions that these operands do not have.
+    """
+    record = get_operator(op)
+    if record.decomposition is not None:
+        roots = record.decompose(attrs, types)
+        inferred = infer_types(roots, {f"x{place}": type_ for place, type_ in enumerate(types)})
+        for part in walk(roots):
+            yield part, inferred[part], [inferred[operand] for operand in part.inputs]
+
+
+def _decided_within(op: str, attrs: Attrs, types: Sequence[TensorType]) -> tuple[tuple[Term, ...], list[Term]]:
+    """An operator's definition by plainer ones, and all results of those parts that make integers of floats by rounding.
+
+    Raises:
+        ShapeError, Undecided: as :func:`_parts`.
+    """
+    parts = list(_parts(op, attrs, types))
+    deciding = {_applied(part) for part, type_, operands in parts if makes_integers(part.op, operands, [type_])}
+    roots = get_operator(op).decompose(attrs, types) if deciding else ()
+    return roots, [part for part, _, _ in parts if _applied(part) in deciding]
+
+
+def _applied(part: Term) -> Hashable:
+    """What a term is a result of."""
+    return part.op, part.attrs, part.inputs
+
+
 def defining_numbers(op: str, attrs: Attrs, types: Sequence[TensorType]) -> Iterator[float]:
     """The numbers in an operator's definition by plainer ones, and in theirs, but for those that are attributes.
 
     Raises:
         ShapeError, Undecided: it depends on dimensions that these operands do not have.
     """
-    record = get_operator(op)
-    if record.decomposition is None:
-        return
-    given = [value for _, value in make_attrs({**record.defaults, **dict(attrs)}) if isinstance(value, float)]
-    roots = record.decompose(attrs, types)
-    inferred = infer_types(roots, {f"x{place}": type_ for place, type_ in enumerate(types)})
-    for part in walk(roots):
+    given = [value for _, value in make_attrs({**get_operator(op).defaults, **dict(attrs)}) if isinstance(value, float)]
+    for part, _, operands in _parts(op, attrs, types):
         if part.op == "Const":
             number = float(part.attr("value"))
             if number not in given:
                 yield number
-        elif part.inputs:
-            yield from defining_numbers(part.op, part.attrs, [inferred[operand] for operand in part.inputs])
+        elif operands:
+            yield from defining_numbers(part.op, part.attrs, operands)

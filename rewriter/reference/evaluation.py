@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import GraphBody
 from mugraph.ops import Entrywise, traits_of
-from mugraph.terms.shape import Dim, plain_symbol, shape_at, symbol, symbols_within
+from mugraph.terms.shape import Dim, TensorType, plain_symbol, shape_at, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.blocks import Blocks, chains, is_blockwise
 from rewriter.reference.comparison import is_float
@@ -35,7 +35,7 @@ from rewriter.reference.nodes import (
 from rewriter.reference.repeats import Repeats
 from rewriter.reference.threads import SharedReal, SideBySide, side_by_side
 
-__all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "reference_outputs", "reference_run"]
+__all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "makes_integers", "reference_outputs", "reference_run"]
 
 _LARGE = 1 << 16
 """Entries of an operand from which on a node is evaluated for all feeds at the same time."""
@@ -529,10 +529,9 @@ def is_quantized(graph: Graph) -> bool:
     return any(_rounds(graph, node) and traits_of(node.op).piecewise for node in graph.references)
 
 
-def _rounds(graph: Graph, node: Node) -> bool:
-    """Whether a node makes integers of floats by rounding: a Cast, or what quantises."""
-    traits = traits_of(node.op)
-    operands, results = ([graph.type(value) for value in values] for values in (node.inputs, node.values))
+def makes_integers(op: str, operands: Sequence[TensorType | None], results: Sequence[TensorType | None]) -> bool:
+    """Whether an operator makes integers of floats by rounding: a Cast, or what quantises."""
+    traits = traits_of(op)
     return (
         (traits.entrywise is Entrywise.CONVERSION or traits.piecewise)
         and any(type_ is not None and type_.dtype in FLOATS for type_ in operands)
@@ -540,9 +539,19 @@ def _rounds(graph: Graph, node: Node) -> bool:
     )
 
 
-def rounding_decisions(graph: Graph, nodes: Sequence[Node]) -> tuple[frozenset[Node], frozenset[Node]]:
-    """The nodes that make integers of floats by rounding, and all nodes that these rest on, themselves included."""
-    deciding = {node for node in nodes if _rounds(graph, node)}
+def _rounds(graph: Graph, node: Node) -> bool:
+    return makes_integers(node.op, *([graph.type(value) for value in values] for values in (node.inputs, node.values)))
+
+
+def rounding_decisions(
+    graph: Graph, nodes: Sequence[Node], within: Collection[Node] = ()
+) -> tuple[frozenset[Node], frozenset[Node]]:
+    """The nodes that make integers of floats by rounding, and all nodes that these rest on, themselves included.
+
+    Args:
+        within: nodes that do so on the way to their results.
+    """
+    deciding = {*within, *(node for node in nodes if _rounds(graph, node))}
     upstream, stack = set(deciding), list(deciding)
     while stack:
         for value in stack.pop().inputs:

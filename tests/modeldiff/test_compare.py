@@ -176,6 +176,21 @@ def test_integers_that_rounding_decides_are_those_of_the_models_types(tmp_path: 
         assert compare_models(a, b).verdict is verdict
 
 
+def test_what_is_quantised_within_a_product_rounds_as_it_does_before_one(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    tensors = {
+        "w": generator.normal(size=(64, 64)).astype(np.float32),
+        "v": generator.integers(-127, 127, (64, 64)).astype(np.int8),
+        "t": np.float32(0.01),
+    }
+    ends = "(float[512,64] x) => (float[512,64] y)"
+    before = f"""{ends} {{ m = MatMul(x, w) h = Tanh(m) q, s, z = DynamicQuantizeLinear(h) p = MatMulInteger(q, v, z)
+        f = Cast<to = 1>(p) u = Mul(s, t) y = Mul(f, u) }}"""
+    for operand, verdict in (("h", Equality.TESTED), ("m", Equality.DIFFERENT)):
+        after = f"{ends} {{ m = MatMul(x, w) h = Tanh(m) y = com.microsoft.DynamicQuantizeMatMul({operand}, v, t) }}"
+        assert compared(tmp_path, before, after, **tensors).verdict is verdict
+
+
 def test_what_cannot_be_evaluated_stands_for_what_is_gone(tmp_path: Path) -> None:
     before = "(float[2,3,4] x) => (float[2,3,4] y) { a = MatMul(x, w) b = Relu(a) y = Tanh(b) }"
     after = "(float[2,3,4] x) => (float[2,3,4] y) { a = Gemm(x, w) b = Relu(a) y = Tanh(b) }"  # of a tensor of rank 3: none
@@ -183,6 +198,17 @@ def test_what_cannot_be_evaluated_stands_for_what_is_gone(tmp_path: Path) -> Non
     (region,) = comparison.regions
     assert comparison.verdict is region.verdict is Equality.UNDECIDED and region.reasons
     assert [len(region.before), len(region.after)] == [3, 3]
+
+
+def test_what_follows_a_value_of_unknown_rank_has_its_types(tmp_path: Path) -> None:
+    ends = "(float[n,4,8] x) => (float[k] y)"  # the rank of what a Squeeze leaves depends on n
+    weights = {"w": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32), "flat": np.int64([-1])}
+    before = f"{ends} {{ s = Squeeze(x) m = MatMul(s, w) y = Reshape(m, flat) }}"
+    for spelled, verdict in (("m = MatMul(a, w)", Equality.TESTED), ("b = Abs(a) m = MatMul(b, w)", Equality.DIFFERENT)):
+        after = f"{ends} {{ s = Squeeze(x) c = Neg(s) a = Neg(c) {spelled} y = Reshape(m, flat) }}"
+        comparison = compared(tmp_path, before, after, **weights)
+        assert [reason for region in comparison.regions for reason in region.reasons] == []
+        assert comparison.verdict is verdict
 
 
 def test_a_fault_before_a_fusion_is_named_where_it_is(tmp_path: Path) -> None:
