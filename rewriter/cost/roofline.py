@@ -10,7 +10,8 @@ whichever is longer (Williams, Waterman and Patterson, CACM 2009). Nine refineme
   the rows it takes, a Reshape nothing unless its result leaves the model.
 * A convolution over channels first is brought to channels last and back, which is where NHWC layouts save.
 * A convolution over a line takes twice what one of an image does on a GPU, and more in narrow groups.
-* On a processor a convolution in narrow groups computes on whole blocks of channels, and out of their layout.
+* On a processor a convolution in narrow groups computes on whole blocks of channels, and out of their layout; one over a line is
+  a product of windows.
 * On a GPU onnxruntime's Gemm has a kernel of its own write its bias into the result, an entry a clock of a multiprocessor.
 * A graph-defined kernel takes what the model of its schedules says (:mod:`rewriter.cost.schedules`).
 * A kernel in C computes for every tile of columns anew what a product takes that is not stored, such as a GELU in front of it.
@@ -47,9 +48,9 @@ _ALIGNED = 8
 """Channels of half precision that matrix units take at a time: a convolution over another number of them is computed without, as
 that of a picture's three is. Measured on an H200 are 76 to 105 microseconds for patches of 16×16 in 3×224×224, 768 of each."""
 _LINE = 2.0
-"""What a convolution over a line takes on a GPU, over the same one of an image of height 1. Measured on an H200 in half precision
-are 33, 32, 26, 20, 19 and 56 microseconds for the convolutions of wav2vec 2.0 and Whisper, where images take 11, 20, 12, 9, 11 and
-19 by this model; its factor would be between 1.6 and 3.1."""
+"""What a convolution over a line takes on a GPU, over what this model says of images. Measured on an H200 in half precision are 33,
+32, 26, 20, 19 and 56 microseconds for convolutions of wav2vec 2.0 and Whisper, where it says 11, 20, 12, 9, 11 and 19: factors of
+1.6 to 3.1."""
 _GROUPED = 64
 """Channels of a group over a line below which it is computed without matrix units. Measured on an H200 are 660 microseconds for
 wav2vec 2.0's positions, 16 groups of 48 channels, and 24 for two of 80 that are read and 192 that are made."""
@@ -97,7 +98,7 @@ def _node_microseconds(device: Device, op: str, attrs: Attrs, operands: tuple[Te
         share = _SCATTERED if operator.traits.movement is Movement.PERMUTATION else _STREAM
         beside = _conversions(device, op, operands, outputs) + _bias(device, op, full, operands, outputs) + _filling(device, {op})
         whole = _kernel(device, compute, _traffic(op, operands, outputs) / share) + beside
-        return whole * (_LINE if compute and _is_line(device, op, operands) else 1.0)
+        return whole * _over_line(device, op, operands, compute)
     roots = operator.decompose(attrs, operands)
     types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
     compute = 0.0
@@ -121,7 +122,9 @@ def _node_microseconds(device: Device, op: str, attrs: Attrs, operands: tuple[Te
     if op == KERNEL:
         extra += sum(_repeated(device, term, types) for term in dict.fromkeys(walk(roots)))
     extra += _conversions(device, op, operands, outputs)
-    return _kernel(device, compute, _traffic(op, operands, outputs) / _STREAM) + extra
+    return (_kernel(device, compute, _traffic(op, operands, outputs) / _STREAM) + extra) * _over_line(
+        device, op, operands, compute
+    )
 
 
 def _repeated(device: Device, product: Term, types: Mapping[Term, TensorType]) -> float:
@@ -181,9 +184,9 @@ def _conversions(device: Device, op: str, operands: Sequence[TensorType], output
     return sum(_kernel(device, 0.0, 2 * bytes_of(image) / _SCATTERED) for image in (operands[0], outputs[0]))
 
 
-def _is_line(device: Device, op: str, operands: Sequence[TensorType]) -> bool:
-    """Whether it is a convolution over one axis that a GPU computes."""
-    return device.units > 1 and traits_of(op).convolves and operands[0].rank == 3
+def _over_line(device: Device, op: str, operands: Sequence[TensorType], compute: float) -> float:
+    """What a convolution over a line takes longer than one over an image; nothing where it is depthwise, and no product."""
+    return _LINE if compute and device.units > 1 and traits_of(op).convolves and operands[0].rank == 3 else 1.0
 
 
 def _bias(
@@ -217,13 +220,16 @@ def _compute(
         return _product(device, batch, rows, columns, inner, out.dtype)
     if batch == out.shape[1]:  # depthwise: no product at all
         return 0.0
+    line = operands[0].rank == 3
     share, dtype = _WINDOWED, out.dtype
     channels = (columns, _whole(operands[1].shape[1]))
     if device.units > 1 and any(count % _ALIGNED for count in channels):
         dtype = DataType.FLOAT
-    if _is_line(device, op, operands) and batch > 1 and min(channels) < _GROUPED:
+    if device.units > 1 and line and batch > 1 and min(channels) < _GROUPED:
         dtype = DataType.FLOAT
-    if device.units == 1 and batch > 1 and any(count % _LANES for count in channels):
+    if device.units == 1 and line:  # onnxruntime computes it as a product of windows itself
+        share = 1.0
+    elif device.units == 1 and batch > 1 and any(count % _LANES for count in channels):
         columns, share = -(-columns // _LANES) * _LANES, _WINDOWED * _UNBLOCKED
     return _product(device, batch, rows, columns, inner, dtype) / share
 

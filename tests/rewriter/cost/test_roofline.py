@@ -162,6 +162,49 @@ def test_channels_last_saves_the_conversions() -> None:
     assert last < first - 4
 
 
+LINES = [
+    # wav2vec 2.0 and Whisper: image, kernels, group, stride, pads; microseconds that an H200 took for it, and for windows.
+    ("1,768,49", "768,48,128", 16, 1, 64, 660, 33),
+    ("1,1,16000", "512,1,10", 1, 5, 0, 33, 12),
+    ("1,512,3199", "512,512,3", 1, 2, 0, 32, 20),
+    ("1,512,799", "512,512,3", 1, 2, 0, 26, 10),
+    ("1,512,199", "512,512,2", 1, 2, 0, 20, 7),
+    ("1,80,3000", "512,80,3", 1, 1, 1, 19, 15),
+    ("1,512,3000", "512,512,3", 1, 2, 1, 56, 27),
+]
+
+
+@pytest.mark.parametrize(("image", "kernels", "group", "stride", "pad", "conv", "windows"), LINES)
+def test_a_convolution_over_a_line_and_its_windows_cost_about_what_they_took(
+    image: str, kernels: str, group: int, stride: int, pad: int, conv: int, windows: int
+) -> None:
+    (batch, channels, length), (outputs, inner, size) = (tuple(map(int, shape.split(","))) for shape in (image, kernels))
+    window = {"dilations": (1,), "strides": (stride,)}
+    line = price("Conv", half(image, kernels), group=group, pads=(pad, pad), **window)
+    long = length + 2 * pad
+    places = (long - size) // stride + 1
+    product = price("MatMul", half(f"{batch},{group},{places},{inner * size}", f"{group},{inner * size},{outputs // group}"))
+    moved = price("Windows", half(f"{batch},{group},{long},{inner}"), axis=-2, kernel=(size,), **window)
+    turned = [price("Transpose", half(f"{batch},{channels},{long}"), perm=(1, 0))] * (2 if group > 1 else 1)
+    turned += [price("Transpose", half(f"{batch},{outputs},{places}"), perm=(1, 0))] * (2 if group > 1 else 1)
+    turned += [price("Pad", half(image), begins=(pad,), ends=(pad,))] if pad else []
+    assert 0.6 < line / conv < 1.25
+    assert 0.7 < (product + moved + sum(turned)) / windows < 1.6
+
+
+def test_a_depthwise_convolution_over_a_line_is_no_product() -> None:
+    """Of one entry a window and column, windows are not its way."""
+    window = {"dilations": (1,), "group": 512, "pads": (15, 15), "strides": (1,)}
+    assert price("Conv", half("1,512,400", "512,1,31"), **window) < 10
+
+
+def test_a_processor_computes_a_line_as_a_product() -> None:
+    types = [parse_type("[1,512,799]"), parse_type("[512,512,3]")]
+    attrs = make_attrs({"dilations": (1,), "group": 1, "pads": (0, 0), "strides": (2,)})
+    product = node_microseconds(DEVICES["cpu"], "MatMul", (), [parse_type("[399,1536]"), parse_type("[1536,512]")])
+    assert node_microseconds(DEVICES["cpu"], "Conv", attrs, types) == pytest.approx(product, rel=0.05)
+
+
 def test_launches_are_charged() -> None:
     assert price("Relu", half("1")) == pytest.approx(H200.launch + H200.latency, rel=1e-3)
 

@@ -164,6 +164,22 @@ MODELS = {
         {"w": (768, 3, 16, 16), "b": (768,), "s": np.array([1, 768, 196])},
         np.float16,
     ),
+    # wav2vec 2.0's positions: sixteen groups, kernels of 128 entries; their bias may as well be added behind.
+    "conv-windows-groups": Profit(
+        "cd153081",
+        ("float16[1,768,49] x", "float16[1,768,50] y"),
+        "c = Conv<pads=[64,64], group=16>(x, w) y = Relu(c)",
+        {"w": (768, 48, 128)},
+        np.float16,
+    ),
+    # The second convolution of Whisper's encoder, which goes on with rows.
+    "conv-windows-image": Profit(
+        "bee79596",
+        ("float16[1,512,3000] x", "float16[1,1500,512] y"),
+        "c = Conv<strides=[2], pads=[1,1]>(x, w, b) g = Gelu(c) y = Transpose<perm=[0,2,1]>(g)",
+        {"w": (512, 512, 3), "b": (512,)},
+        np.float16,
+    ),
     # SAM's patches, as an image whose channels are last, and its positions.
     "conv-patches-last": Profit(
         "3c113ca3",
