@@ -125,9 +125,11 @@ class CustomKernels:
         self._searched: dict[str, Rule] = {}
         self.proposals = KernelProposals(partial(self._stored, rules), self.is_proved, self.provider, self._why_unwritten)
         self.programs: dict[Kernel, CompiledKernel] = {}
+        self._known: dict[Kernel, float | None] = {}
         self.timed = 0
         self._longest = _FIRST_SECONDS
         self._compiling, self._wanted = list[ThreadPoolExecutor](), Deadline()
+        self.ahead: tuple[Future[object], ...] = ()
         self._foreseen: set[tuple[Kernel, float | None]] = set()
         self._can_time, self._trust = measures, trust
         self._refused: dict[Kernel, str] = {}
@@ -310,7 +312,7 @@ class CustomKernels:
         self._constants |= constant_inputs(graph)
         chosen = []
         for kernel in self._own(graph) if self._can_time else ():
-            if kernel in self.programs:
+            if self._is_ready(kernel):
                 continue
             with suppress(InvalidBlock, Undecided):  # it is refused when it is asked for
                 known = kernel, time_of(self.store, kernel, self.sizes)  # once timed it may have other schedules
@@ -318,7 +320,22 @@ class CustomKernels:
                     self._foreseen.add(known)
                     chosen.append(self._scheduled(kernel))
         if chosen:
-            self._thread().submit(self._while_wanted, partial(self._compile, chosen, self.architectures))
+            work = partial(self._compile, chosen, self.architectures)
+            self.ahead = (*self.ahead, self._thread().submit(self._while_wanted, work))
+
+    def is_current(self, graph: Graph) -> bool:
+        """Whether the kernels of a candidate are compiled, and no better schedules are known since."""
+        return all(map(self._is_ready, self._own(graph)))
+
+    def programs_of(self, graph: Graph) -> dict[Kernel, CompiledKernel]:
+        """The programs of a candidate's kernels as they are now."""
+        return {kernel: self.programs[kernel] for kernel in self._own(graph) if kernel in self.programs}
+
+    def _is_ready(self, kernel: Kernel) -> bool:
+        """Whether a kernel is compiled under the schedules that are the best that are known."""
+        if kernel not in self.programs:
+            return False
+        return self._known.get(kernel) == time_of(self.store, kernel, self.sizes)
 
     def _compile_ahead(self, kernels: Sequence[Kernel]) -> None:
         """Compiles several kernels at once for a glance."""
@@ -369,7 +386,7 @@ class CustomKernels:
         fresh, untrue = [], dict[Kernel, str]()
         self._constants |= constant_inputs(graph)
         for kernel in self._own(graph):
-            if kernel not in self.programs:
+            if not self._is_ready(kernel):
                 try:
                     self.proposals.confirm(kernel)
                     fresh.append(kernel)
@@ -395,6 +412,7 @@ class CustomKernels:
         problems |= wrong | untrue
         self._refused |= problems
         self.programs |= programs
+        self._known |= {kernel: time_of(self.store, kernel, self.sizes) for kernel in programs}
         return list(problems.values())
 
     def _compile(

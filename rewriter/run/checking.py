@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from mugraph.blocks.operator import Programs
 from mugraph.terms.shape import Undecided
 from rewriter.reference import Error, Evaluated, worst
 from rewriter.run.accept import Acceptance, first_failing
@@ -41,6 +42,7 @@ class Trial:
         conditions: what the user should know of it.
         assumed: what it takes for granted of the inputs.
         speed: a first impression of it; of nothing before there is one.
+        programs: how its kernels were launched then.
     """
 
     candidate: Candidate
@@ -50,6 +52,7 @@ class Trial:
     assumed: tuple[Assumed, ...] = ()
     speed: Speed = UNTIMED
     errors: tuple[Error, ...] = ()
+    programs: Programs = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,10 @@ class Checker:
         self._quickest = math.inf
         self._cleared, self._doubted = set[str](), set[str]()
 
+    def goes_by(self, search: ModelSearch) -> None:
+        """What is checked from now on are proposals of another search, at other prices."""
+        self._search = search
+
     @property
     def ran_out(self) -> bool:
         """Whether the budget did not allow to find out what breaks a proposal: another run may give more than this one."""
@@ -136,7 +143,12 @@ class Checker:
             if isinstance(built, Opened):
                 self._quickest = min(began - self._bench.clock.left(), self._quickest)
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
-                trial = replace(built.trial, conditions=_conditions(missing), assumed=search.assumed(candidate))
+                trial = replace(
+                    built.trial,
+                    conditions=_conditions(missing),
+                    assumed=search.assumed(candidate),
+                    programs=kernels.programs_of(candidate),
+                )
                 self.has_passed = True
                 self._cleared |= {move.direction.rule.id for move in candidate.moves}
                 return replace(built, trial=trial), is_settled

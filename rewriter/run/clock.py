@@ -42,7 +42,8 @@ class Clock:
         spent: seconds of it that are over already, since its process began.
 
     Attributes:
-        stage: of the lap that began last.
+        stage: of the lap that began last, or around the one that ended.
+        has_accepted: something better than the original is known.
     """
 
     def __init__(self, budget: float, spent: float = 0.0) -> None:
@@ -52,7 +53,9 @@ class Clock:
         self._scheduled = self._asked = (0.0, 0.0) if spent else _scheduled(self._thread)
         self._laps = {"start": round(spent, 3)} if spent else {}
         self._needs: dict[str, float] = {}
-        self.stage = ""
+        self._least = _JUDGING * self.budget
+        self._around: list[str] = []
+        self.stage, self.has_accepted = "", False
 
     def left(self) -> float:
         """Seconds that are left of the budget; below 0 once it is spent."""
@@ -90,11 +93,15 @@ class Clock:
         """The instant of :func:`time.monotonic` at which these steps have to begin, so that they end within the budget."""
         return time.monotonic() + self.room(*steps)
 
+    def accepted(self) -> None:
+        """Notes that something better is known: no more is kept than what is seen to be needed for another."""
+        self.has_accepted, self._least = True, 0.0
+
     def spare(self) -> float:
         """Seconds that are left for searching and measuring costs."""
         left = self.left()
         needed = left - self.room("glance", "judge", "decide", "write")
-        return left - min(max(needed, _JUDGING * self.budget), _MOST_JUDGING * self.budget)
+        return left - min(max(needed, self._least), _MOST_JUDGING * self.budget)
 
     def instant(self, share: float) -> float:
         """The instant of :func:`time.monotonic` at which a share of the budget is spent, or none is left to spare before."""
@@ -119,12 +126,17 @@ class Clock:
 
     @contextmanager
     def lap(self, stage: str) -> Iterator[None]:
-        """Counts the time of the block as the stage's, however it is left."""
-        self.stage, since = stage, time.monotonic()
+        """Counts the time of the block as the stage's, however it is left, but for that of other stages within it."""
+        since, before = time.monotonic(), sum(self._laps.values())
+        self._around.append(stage)
+        self.stage = stage
         try:
             yield
+            self.stage = self._around[-2] if len(self._around) > 1 else stage
         finally:
-            self._laps[stage] = round(self._laps.get(stage, 0.0) + time.monotonic() - since, 3)
+            self._around.pop()
+            within = sum(self._laps.values()) - before
+            self._laps[stage] = round(self._laps.get(stage, 0.0) + time.monotonic() - since - within, 3)
 
     def seconds(self) -> dict[str, float]:
         """Seconds by stage in the order in which they ended, ``start`` of the process first, and ``total``: all since then."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from mugraph.blocks.operator import KERNEL, Programs
@@ -144,6 +145,18 @@ class CustomRunKernels(RunKernels):
 
     def foresee(self, candidate: Candidate) -> None:
         self._custom.foresee(candidate.graph)
+
+    def ahead(self) -> Sequence[Future[object]]:
+        return self._custom.ahead
+
+    def is_current(self, candidate: Candidate) -> bool:
+        return self._custom.is_current(candidate.graph)
+
+    def programs_of(self, candidate: Candidate) -> Programs:
+        return self._custom.programs_of(candidate.graph)
+
+    def write_with(self, programs: Programs) -> None:
+        self._custom.programs.update(programs)
 
     def glance(self, candidate: Candidate, deadline: float) -> bool:
         return self._custom.glance(candidate.graph, deadline)

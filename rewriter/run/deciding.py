@@ -16,7 +16,7 @@ from rewriter.run.faults import raises_faults
 from rewriter.run.judgement import Judgement
 from rewriter.run.judging import Judge
 from rewriter.run.outcome import Outcome
-from rewriter.run.proposing import Proposer
+from rewriter.run.proposing import EarlyTrial, Proposer
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.remembering import Verdicts
 from rewriter.run.workbench import Workbench
@@ -80,18 +80,26 @@ def _learned(bench: Workbench, winner: Candidate, outcome: Outcome) -> Outcome:
     return replace(outcome, notes=notes, seconds=bench.clock.seconds())
 
 
+def _early_trial(verdicts: Verdicts, judge: Judge) -> EarlyTrial | None:
+    """How a candidate is tried while the search goes on; ``None`` where none is."""
+    if not judge.tries_early:
+        return None
+    return EarlyTrial(verdicts.incumbent, judge.is_ready, judge.try_early)
+
+
 def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge: Judge) -> Decision:
     """Proposes candidates and judges them. Ctrl-C ends either; the decision is then on what is known to be right.
 
     Raises:
         BudgetSpent: the budget ended either before there was anything to write.
     """
-    proposer = Proposer(bench, quarantine)
     explained: tuple[NearMiss, ...] | None = None
+    proposer = Proposer(bench, quarantine)
     try:
         with bench.background.deadline.heeded():
             bench.kernels.warm()
             judge.prepare(times=True)
+            proposer = Proposer(bench, quarantine, _early_trial(verdicts, judge))
             with bench.clock.lap("search"):
                 proposals = proposer.propose()
                 if not proposals.is_interrupted:

@@ -101,6 +101,9 @@ class Judge:
         self._own_errors: list[Error] = []
         self._outputs: list[str] = []
         self._tried: dict[int, Tried] = {}
+        self._checker: Checker | None = None
+        self._early: Trial | None = None
+        self._tried_early: tuple[float, frozenset[int]] = (0.0, frozenset())
 
     def prepare(self, *, times: bool) -> None:
         """Begins with what takes long and needs no proposal, and notes what judging and writing one will take.
@@ -121,6 +124,48 @@ class Judge:
         original = self._original()
         self._opening = self._bench.background.begin(partial(self._opened, original))
 
+    @property
+    def tries_early(self) -> bool:
+        """Whether a candidate may be tried while the search goes on: where a device tells its time, whatever processors do."""
+        task = self._bench.task
+        is_timed = task.measures and task.target.run_on != "cpu" and task.options.keeps_to_budget
+        return is_timed and not task.is_unclean and self._opening is not None
+
+    def is_ready(self) -> bool:
+        """Whether a candidate can be tried without waiting: the original was run, and its reference made."""
+        return self._opening is not None and self._opening.done()
+
+    def try_early(self, search: ModelSearch, proposal: Proposal, incumbent: Incumbent | None) -> None:
+        """Tries a proposal while the search goes on: where it is faster beyond doubt, the run ends with that or a better one.
+
+        Requires that all is ready. Ensures that the clock knows what another trial takes.
+
+        Args:
+            search: of the proposal.
+            incumbent: the best of earlier runs, which may be proposed.
+        """
+        acceptance, clock = self._acceptance(), self._bench.clock
+        if isinstance(acceptance, Judgement) or not self._is_captured(acceptance):
+            return
+        self._incumbent = incumbent
+        checker = self._checker_of(search, acceptance)
+        self._bench.progress("trying candidate 1 end to end")
+        with clock.lap("accept"):
+            began = clock.left()
+            trial = self._timed(checker, acceptance, proposal)
+            took = began - clock.left()
+        self._note_trial(proposal, trial, checker.objection)
+        candidates = [proposal.candidate] if trial is None else [proposal.candidate, trial.candidate]
+        self._tried_early = took, frozenset(candidate.graph.digest for candidate in candidates)
+        clock.needs("judge", took)
+        if trial is None or trial.speed.is_slower:
+            self._best_right = None
+            return
+        self._early = trial
+        self._bench.progress(f"candidate 1 took {trial.speed.ratio:.3f} of the original's time")
+        if trial.speed.is_decided_by_device:
+            clock.accepted()
+
     def judge(self, proposals: Proposals) -> Judgement:
         """Decides. Where the search was interrupted, the best proposal is checked and not timed.
 
@@ -128,7 +173,7 @@ class Judge:
             KeyboardInterrupt: the caller goes on with :meth:`stopped`.
         """
         task, self._incumbent = self._bench.task, proposals.incumbent
-        if proposals.is_empty:
+        if proposals.is_empty and self._early is None:
             searched = proposals.searched
             reason = f"no candidate is cheaper by the cost model ({searched.stopped})"
             if not searched.is_complete:
@@ -153,7 +198,11 @@ class Judge:
         return replace(self._won(trial), is_interrupted=True)
 
     def repeated(self) -> Judgement | None:
-        """The best of earlier runs once more, where the budget ended after it was seen to be right; else nothing."""
+        """What was tried early and is faster, or the best of earlier runs once more, where the budget ended after it was seen to
+        be right; else nothing."""
+        if self._early is not None and self._early.speed.is_decided_by_device:
+            self._bench.notes.add("the budget ended before another candidate could be tried end to end")
+            return self._decided_by_device(self._early)
         if self._incumbent is None or self._right_again is None:
             return None
         self._bench.notes.add("the budget ended before the best of earlier runs could be timed again: it was written again")
@@ -167,11 +216,10 @@ class Judge:
             return acceptance
         if task.is_unclean and not self._survives_writing(acceptance):
             return self._kept("the model is not the same to onnxruntime without what no output needs: the original was kept")
-        checker = Checker(self._bench, proposals.search, self._quarantine, acceptance)
+        checker = self._checker_of(proposals.search, acceptance)
         if proposals.is_interrupted or not task.measures:
             return self._first_right(checker, proposals)
-        if acceptance.capture():  # where the run began with a verdict that does not hold, only now
-            self._ran(*self._took, True)
+        self._is_captured(acceptance)
         trials, all_tried = self._ranked(checker, acceptance, proposals)
         acceptance.close()
         if not trials and checker.ran_out:
@@ -179,6 +227,19 @@ class Judge:
         judgement = self._confirmed(self._original(), trials, acceptance.feeds)
         is_undecided = judgement.is_undecided or checker.ran_out or (judgement.winner is None and not all_tried)
         return replace(judgement, is_undecided=is_undecided)
+
+    def _checker_of(self, search: ModelSearch, acceptance: accept.Acceptance) -> Checker:
+        """The checker of the run, for proposals of a search."""
+        if self._checker is None:
+            self._checker = Checker(self._bench, search, self._quarantine, acceptance)
+        self._checker.goes_by(search)
+        return self._checker
+
+    def _is_captured(self, acceptance: accept.Acceptance) -> bool:
+        """Whether the device tells the original's time; where the run began with a verdict that does not hold, only now."""
+        if (is_captured := acceptance.capture()) and self._early is None:
+            self._ran(*self._took, True)
+        return is_captured
 
     def _original(self) -> Path:
         """What candidates are compared with: the model cleaned up, or else the very file that came.
@@ -350,21 +411,25 @@ class Judge:
         the end.
         """
         clock, all_tried = self._bench.clock, True
-        ranked: list[Trial] = []
+        ranked = [] if self._early is None else [self._early]
         first: Trial | None = None
+        longest, tried_early = self._tried_early
         price = proposals.search.start().cost
 
         def hopeful() -> Iterator[Proposal]:
             nonlocal all_tried
             for proposal in itertools.chain(proposals, checker.put_off()):
+                candidate = proposal.candidate
+                if candidate.graph.digest in tried_early and self._bench.kernels.is_current(candidate):
+                    continue
                 if _is_hopeless(proposal, ranked, price):
                     all_tried = False
                     self._note_trial(proposal, None, _HOPELESS)
                 else:
                     yield proposal
 
-        remaining, longest = hopeful(), 0.0
-        for number in itertools.count():
+        remaining = hopeful()
+        for number in itertools.count(bool(tried_early)):
             began = clock.left()
             if number and (began < _DECIDING * clock.budget or clock.room("decide", "write") < longest):
                 self._bench.notes.add(f"the budget allowed {number} candidate{'s' * (number > 1)} to be tried end to end")
@@ -467,7 +532,7 @@ class Judge:
         for trial in trials:
             self._best_right = trial
             if trial.speed.is_decided_by_device:
-                return replace(self._won(trial), speed=replace(trial.speed, latency=trial.speed.paired))
+                return self._decided_by_device(trial)
             self._bench.progress("measuring the most promising candidate under default settings")
             timing = self._decisive(original, trial, feeds)
             if timing is None:
@@ -531,8 +596,13 @@ class Judge:
                 return timings.confirm(original, trial.path, feeds, provider, longer)
         return timing
 
+    def _decided_by_device(self, trial: Trial) -> Judgement:
+        """For a trial that is faster beyond doubt on the device: it needs no other measurement."""
+        return replace(self._won(trial), speed=replace(trial.speed, latency=trial.speed.paired))
+
     def _won(self, trial: Trial) -> Judgement:
         """For a trial; the notes say under which conditions."""
+        self._bench.kernels.write_with(trial.programs)
         notes = notes_on_branches(self._bench.task.model, self._entered, trial.candidate)
         self._bench.notes.add(*trial.conditions, *notes)
         self._settle_trial(trial, "written")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from mugraph.blocks.operator import Programs
@@ -91,6 +92,21 @@ class RunKernels:
 
     def foresee(self, candidate: Candidate) -> None:
         """Begins to compile a candidate's kernels beside what follows: it may be the one that is written."""
+
+    def ahead(self) -> Sequence[Future[object]]:
+        """What is compiled so."""
+        return ()
+
+    def is_current(self, candidate: Candidate) -> bool:
+        """Whether a candidate would be written with the same programs as it was tried, since no better ones are known by now."""
+        return True
+
+    def programs_of(self, candidate: Candidate) -> Programs:
+        """How the kernels of a candidate are launched now."""
+        return {}
+
+    def write_with(self, programs: Programs) -> None:
+        """Has these kernels written as they were when the candidate was tried."""
 
     def glance(self, candidate: Candidate, deadline: float) -> bool:
         """Times those without any time under the schedules that look best; whether anything is known now that was not.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
@@ -18,7 +21,7 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.layers import ShortModel
 from rules_db.late import LateModule
 
-__all__ = ["Incumbent", "Proposal", "Proposals", "Proposer"]
+__all__ = ["EarlyTrial", "Incumbent", "Proposal", "Proposals", "Proposer"]
 
 _kernel_search = LateModule("rewriter.run.kernel_search")  # hardly a run asks for it
 
@@ -27,6 +30,10 @@ _LEFT_OUT = 3
 
 _TUNING = 0.7
 """Share of the budget after which no kernel is begun to be timed."""
+_EARLY = 0.4
+"""Share of the budget after which the search is left for a first trial, however far it has come."""
+_PATIENCE = 2.0
+"""How many times what it is foreseen to take a glance at kernels may take."""
 _CURIOSITY = 0.1
 """Share of the budget in which what a search met besides its best candidate is measured, before another begins."""
 _REMEMBERED = 1000
@@ -66,6 +73,21 @@ class Incumbent:
 
     candidate: Candidate
     speed: Speed
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyTrial:
+    """How the best candidate is tried while the search goes on.
+
+    Attributes:
+        incumbent: the best verified result of earlier runs, as a search makes it again: it is tried first.
+        is_ready: whether all that it takes is there by now; it is asked often.
+        begin: tries a proposal of a search, which may be that.
+    """
+
+    incumbent: Callable[[ModelSearch], Incumbent | None]
+    is_ready: Callable[[], bool]
+    begin: Callable[[ModelSearch, Proposal, Incumbent | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +189,31 @@ class Proposals:
                 yield candidate
 
 
+def _never() -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class _SearchParts:
+    """What a search goes through.
+
+    Attributes:
+        found: by now.
+        parts: that are left, each of which is asked whether something else is due; one that was left for it is gone on with.
+    """
+
+    found: Searched
+    parts: deque[Callable[[Callable[[], bool]], Searched]]
+
+    def go_on(self, is_due: Callable[[], bool] = _never) -> Searched:
+        """Goes on until something else is due, nothing is left or the user stops it."""
+        while self.parts and not self.found.interrupted and not is_due():
+            self.found = self.parts[0](is_due)
+            if not is_due():
+                self.parts.popleft()
+        return self.found
+
+
 def _priced(
     search: ModelSearch, searched: Searched, candidates: Iterable[Candidate], leads: Iterable[Candidate] = ()
 ) -> Searched:
@@ -196,11 +243,14 @@ class Proposer:
 
     Attributes:
         predictions: of the rounds so far, whether or not the last was interrupted.
+
+    Args:
+        early: tries a candidate while the search goes on; ``None`` where none is.
     """
 
-    def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
+    def __init__(self, bench: Workbench, quarantine: Quarantine, early: EarlyTrial | None = None) -> None:
         self.predictions = Predictions()
-        self._bench, self._quarantine = bench, quarantine
+        self._bench, self._quarantine, self._early = bench, quarantine, early
         self._leads: dict[int, Candidate] = {}
 
     def propose(self) -> Proposals:
@@ -215,7 +265,7 @@ class Proposer:
         short = search.shortened() if task.options.reuse_layers else None
         graph = task.model.graph if short is None else short.graph
         carried = self._carried(search, graph)
-        searched, learned = self._grounded(search, self._first(search, graph, banned, carried))
+        searched, learned = self._grounded(search, self._first(search, graph, banned, short, carried))
         for _ in range(_OPINIONS):
             if searched.interrupted or not task.measures:
                 break
@@ -231,17 +281,21 @@ class Proposer:
             searched, learned = self._grounded(search, self._joined(search, found, searched))
         if not searched.interrupted:
             search, searched = self._settled(search, searched, graph, banned)
-        self.predictions = Predictions(
+        self.predictions = self._predicted(search, searched)
+        bench.store.flush()
+        return Proposals(search, searched, short, task.options.top)
+
+    def _predicted(self, search: ModelSearch, searched: Searched) -> Predictions:
+        """Figures of what was searched, at the prices of a search."""
+        return Predictions(
             search.start().cost,
             searched.expanded,
             searched.generated,
-            search.costs.measured + bench.kernels.timed,
+            search.costs.measured + self._bench.kernels.timed,
             search.estimated(searched.better[0], searched.start) if searched.better else 0,
             search.calibrated(searched.better[0], searched.start) if searched.better else 0,
             search,
         )
-        bench.store.flush()
-        return Proposals(search, searched, short, task.options.top)
 
     def found(self) -> list[Recorded]:
         """The moves of the best candidates so far, for a search of another model of the same values."""
@@ -256,13 +310,22 @@ class Proposer:
         self._leads.update((candidate.graph.digest, candidate) for candidate in carried)
         return carried
 
-    def _first(self, search: ModelSearch, graph: Graph, banned: frozenset[str], carried: Sequence[Candidate] = ()) -> Searched:
+    def _first(
+        self,
+        search: ModelSearch,
+        graph: Graph,
+        banned: frozenset[str],
+        short: ShortModel | None,
+        carried: Sequence[Candidate] = (),
+    ) -> Searched:
         """What a search finds at the prices that are known, and what it would find if none were.
 
         A known price of a step on the way can only be compared with known prices: beside estimates, which are low, a measured one
-        hides all that lies behind it. The two are made in turns, first what each finds early: the time ends most searches.
+        hides all that lies behind it. The two are made in turns, first what each finds early: the time ends most searches. What
+        is best by then is tried, so that the run has something to end with, while there is time to find a better one.
 
         Args:
+            short: the model with its repeated layers shortened, where it has ``graph``.
             carried: candidates from which it goes on, too, the best first.
         """
 
@@ -270,9 +333,17 @@ class Proposer:
             return max(self._bench.clock.spare(), 0.0)
 
         if not search.costs.store.costs:
-            found = search.within(spare()).run(graph, banned, carried[:1])
+            found = search.within(spare()).glance(graph, banned, carried[:1])
             self._lead(found)
-            return found
+
+            def rest(is_due: Callable[[], bool]) -> Searched:
+                more = search.within(spare()).until(is_due).run(graph, banned, carried[:1], found.rest)
+                self._lead(more)
+                return more
+
+            course = _SearchParts(found, deque([rest]))
+            self._try(search, course, short)
+            return course.go_on()
         timeless = search.blind()
         blind = timeless.within(spare() / 2, descent=spare()).glance(graph, banned, carried[:1])
         self._lead(blind)
@@ -280,21 +351,60 @@ class Proposer:
         if blind.interrupted:
             return found
         self._foresee(found)
-        known = search.within(spare()).glance(graph, banned, found.better[:1])
-        found = self._joined(search, known, found)
-        if not found.interrupted:
-            self._foresee(found)
-            blind = timeless.within(spare() / 2).run(graph, banned, (), blind.rest)
-            found = self._joined(search, blind, found)
-        if not found.interrupted:
-            known = search.within(spare()).run(graph, banned, found.better[:1], known.rest)
-            found = self._joined(search, known, found)
+        seeds = found.better[:1]
+        known: Searched | None = None
+
+        def glance(is_due: Callable[[], bool]) -> Searched:
+            nonlocal known
+            known = search.within(spare()).until(is_due).glance(graph, banned, seeds, known.rest if known else None)
+            return self._joined(search, known, course.found)
+
+        def rest_of_blind(is_due: Callable[[], bool]) -> Searched:
+            nonlocal blind
+            blind = timeless.within(spare() / 2).until(is_due).run(graph, banned, (), blind.rest)
+            return self._joined(search, blind, course.found)
+
+        def rest_of_known(is_due: Callable[[], bool]) -> Searched:
+            nonlocal known
+            known = (
+                search.within(spare()).until(is_due).run(graph, banned, course.found.better[:1], known.rest if known else None)
+            )
+            return self._joined(search, known, course.found)
+
+        course = _SearchParts(found, deque([glance]))
+        course.go_on(self._is_trial_due())
+        self._foresee(course.found)
+        course.parts += (rest_of_blind, rest_of_known)
+        self._try(search, course, short)
+        found = course.go_on()
+        assert known is not None
         return replace(
             found,
             expanded=known.expanded + blind.expanded,
             generated=known.generated + blind.generated,
             stopped=blind.stopped if known.is_complete else known.stopped,
         )
+
+    def _is_trial_due(self) -> Callable[[], bool]:
+        """Whether the search is to be left for a first trial now."""
+        early, instant = self._early, self._bench.clock.instant(_EARLY)
+        return _never if early is None else lambda: time.monotonic() >= instant and early.is_ready()
+
+    def _try(self, search: ModelSearch, course: _SearchParts, short: ShortModel | None) -> None:
+        """Has the best candidate so far tried, as soon as its kernels are compiled: until then the search goes on."""
+        early, kernels, clock = self._early, self._bench.kernels, self._bench.clock
+        if early is None or course.found.interrupted:
+            return
+        incumbent = early.incumbent(search)
+        proposal = next(iter(Proposals(search, course.found, short, 1, incumbent)), None)
+        if proposal is None:
+            return
+        kernels.foresee(proposal.candidate)
+        begun = kernels.ahead()
+        course.go_on(lambda: early.is_ready() and all(future.done() for future in begun))
+        if early.is_ready() and not course.found.interrupted and clock.spare() > 0:
+            self.predictions = self._predicted(search, course.found)
+            early.begin(search, proposal, incumbent)
 
     def _foresee(self, searched: Searched) -> None:
         """Has the kernels of the best candidate compiled beside what follows."""
@@ -334,15 +444,17 @@ class Proposer:
 
         Of what the time did not allow to tune, a time is known for the price of compiling, which a trial end to end has to pay
         anyhow; and a kernel that takes four times what the model says costs no trial. A glance that does not fit would learn
-        nothing, and keep the processes that compile from what is tried.
+        nothing, and keep the processes that compile from what is tried: before there is anything to end the run with, it may take
+        twice what it is foreseen to.
         """
-        bench = self._bench
+        bench, clock = self._bench, self._bench.clock
         if searched.better:
             bench.kernels.foresee(searched.better[0])
-        while searched.better and not searched.interrupted and bench.clock.room("glance", *_AFTER_SEARCH) > 0:
+        while searched.better and not searched.interrupted and clock.room("glance", *_AFTER_SEARCH) > 0:
             if not bench.is_quiet(*_AFTER_SEARCH):
                 break
-            if not bench.kernels.glance(searched.better[0], bench.clock.end(*_AFTER_SEARCH)):
+            most = math.inf if clock.has_accepted else time.monotonic() + _PATIENCE * clock.needed("glance")
+            if not bench.kernels.glance(searched.better[0], min(clock.end(*_AFTER_SEARCH), most)):
                 break
             searched = self._ordered(search, searched)
         return searched

@@ -6,7 +6,7 @@ The only module of a run that knows how searches are made and what they are aske
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from mugraph.blocks.operator import KERNEL, kernel_of
@@ -97,6 +97,12 @@ class ModelSearch:
         limits = replace(self.search.limits, seconds=min(seconds, self.search.limits.seconds), descent=descent)
         return self if self.is_untimed else ModelSearch(self.model, self.costs, replace(self.search, limits=limits))
 
+    def until(self, is_due: Callable[[], bool]) -> ModelSearch:
+        """The same search, which is left as soon as something else is due."""
+        is_wanted = self.search.is_wanted
+        search = replace(self.search, is_wanted=lambda: is_wanted() and not is_due())
+        return ModelSearch(self.model, self.costs, search)
+
     @property
     def is_untimed(self) -> bool:
         """Whether it reads no clock."""
@@ -127,9 +133,9 @@ class ModelSearch:
         """
         return self.search.run(graph, banned, seeds, rest)
 
-    def glance(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = ()) -> Searched:
+    def glance(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = (), rest: Rest | None = None) -> Searched:
         """As :meth:`run`, what it finds early."""
-        return self.search.glance(graph, banned, seeds)
+        return self.search.glance(graph, banned, seeds, rest)
 
     def shortened(self) -> ShortModel | None:
         """The model with its repeated layers shortened; ``None`` where there are none."""

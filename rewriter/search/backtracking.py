@@ -125,12 +125,14 @@ class Backtracking:
         """
         return self._searched(graph, banned, seeds, rest, is_brief=False)
 
-    def glance(self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = ()) -> Searched:
+    def glance(
+        self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = (), rest: Rest | None = None
+    ) -> Searched:
         """As :meth:`run`, from the seeds first, until what is expanded brings nothing for a while: most is found early.
 
         It ends with the first phase of the strategy; :meth:`run` goes on with the ``rest`` of what it returns.
         """
-        return self._searched(graph, banned, seeds, None, is_brief=True)
+        return self._searched(graph, banned, seeds, rest, is_brief=True)
 
     def _searched(
         self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate], rest: Rest | None, *, is_brief: bool

@@ -1,0 +1,107 @@
+"""A candidate is tried while the search goes on, so that a run has something to end with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mugraph.deadline import BudgetSpent
+from rewriter import optimize
+from rewriter.run import proposing, timings
+from rewriter.run.accept import Acceptance
+from rewriter.run.clock import Clock
+from rewriter.run.judging import Judge
+from rewriter.run.outcome import Outcome
+from rewriter.run.proposing import Proposer
+from tests.support.stages import RULES
+
+pytestmark = pytest.mark.usefixtures("own_cache", "timing")
+
+CLEARLY = timings.Timing(2.0, 1.0, 0.1, 0.1, 0.5, 0.49, 0.51)
+SLOWER = timings.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.99, 2.01)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> dict[str, timings.Timing]:
+    """A device that tells the times of candidates; the search waits until it can."""
+    told = {"timing": CLEARLY}
+    monkeypatch.setattr(Judge, "tries_early", property(lambda judge: judge._opening is not None))
+    monkeypatch.setattr(Judge, "is_ready", lambda judge: judge._opening is not None and judge._opening.exception() is None)
+    monkeypatch.setattr(Acceptance, "capture", lambda _: True)
+    monkeypatch.setattr(Acceptance, "on_device", lambda *_: told["timing"])
+    monkeypatch.setattr(proposing, "_EARLY", 0.0)
+    return told
+
+
+def _ended_behind_the_first_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settled(*_: Any) -> Any:
+        raise BudgetSpent("the budget ended")
+
+    monkeypatch.setattr(Proposer, "_settled", settled)
+
+
+def _run(source: Path, folder: Path) -> tuple[Outcome, list[str]]:
+    lines: list[str] = []
+    return optimize(source, folder / "o.onnx", provider="cpu", rules=list(RULES), budget=30, progress=lines.append), lines
+
+
+def _trials(lines: list[str]) -> list[str]:
+    return [line.partition(";")[0] for line in lines if line.startswith("trying")]
+
+
+def test_what_was_tried_early_is_written_when_the_budget_ends(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: dict[str, timings.Timing]
+) -> None:
+    _ended_behind_the_first_search(monkeypatch)
+    outcome, lines = _run(source, tmp_path)
+    assert outcome.improved and len(_trials(lines)) == 1 and outcome.on_device == CLEARLY
+    assert "the budget ended before another candidate could be tried end to end" in outcome.notes
+    assert outcome.seconds["accept"] > 0 and outcome.predicted_after < outcome.predicted_before
+
+
+def test_what_is_slower_is_not(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: dict[str, timings.Timing]
+) -> None:
+    device["timing"] = SLOWER
+    _ended_behind_the_first_search(monkeypatch)
+    outcome, lines = _run(source, tmp_path)
+    assert not outcome.improved and len(_trials(lines)) == 1
+
+
+def test_it_is_tried_once(source: Path, tmp_path: Path, device: dict[str, timings.Timing]) -> None:
+    """What the search still likes best in the end is not tried again; others are."""
+    outcome, lines = _run(source, tmp_path)
+    assert outcome.improved and {fired.rule.rstrip("<>") for fired in outcome.fired} == {rule.id for rule in RULES}
+    digests = [tuple(sorted(tried.rules)) for tried in outcome.tried]
+    assert len(digests) == len(set(digests)) and digests[0] == tuple(sorted(rule.id for rule in RULES))
+    numbers = [int(line.split()[2]) for line in _trials(lines)]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_a_processor_tells_no_time_beside_a_search(source: Path, tmp_path: Path) -> None:
+    _, lines = _run(source, tmp_path)
+    searched = lines.index(next(line for line in lines if line.startswith("running the original")))
+    assert not _trials(lines[:searched]) and _trials(lines[searched:])
+
+
+def test_what_another_trial_takes_is_all_that_is_kept_once_something_is_accepted(now: list[float]) -> None:
+    clock = Clock(20.0)
+    clock.needs("judge", 2.0)
+    assert clock.spare() == 14.0 and not clock.has_accepted
+    clock.accepted()
+    assert clock.spare() == 18.0 and clock.has_accepted
+    clock.needs("judge", 15.0)
+    assert clock.spare() == 10.0, "half of the budget is left for searching"
+
+
+def test_a_stage_within_another_counts_by_itself(now: list[float]) -> None:
+    clock = Clock(20.0)
+    with clock.lap("search"):
+        now[0] += 3
+        with clock.lap("accept"):
+            now[0] += 2
+        assert clock.stage == "search"
+        now[0] += 1
+    assert clock.seconds() == {"accept": 2.0, "search": 4.0, "total": 6.0} and clock.stage == "search"
