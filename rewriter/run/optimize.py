@@ -274,7 +274,8 @@ def _worked(
         except (*USER_ERRORS, OSError, Unclean):
             raise
         except BudgetSpent as problem:
-            undecided = Judgement(message=f"undecided: {problem}; the original was kept", is_undecided=True)
+            message = f"undecided: {problem}; the original was kept, and another run with a larger --budget may tell"
+            undecided = Judgement(message=message, is_undecided=True)
             return kept(bench, undecided, min(PATIENCE, max(clock.room("write"), 0.0)))
         except Exception as problem:  # a mistake of ours, which must not cost the user the model
             if raises_faults(task.options.debug):
