@@ -10,9 +10,9 @@ from pathlib import Path
 
 from mugraph.files import destination, is_device, replacing, same_file
 
-__all__ = ["StoreError", "cache_folder", "check_writable", "is_text", "write_text"]
+__all__ = ["DATABASE_START", "StoreError", "cache_folder", "check_writable", "is_text", "write_text"]
 
-_DATABASE = b"SQLite format 3\0"
+DATABASE_START = b"SQLite format 3\0"
 """What a database in a file begins with."""
 
 
@@ -39,7 +39,7 @@ def is_text(url: str | Path) -> bool:
         return False
     try:
         with open(url, "rb") as file:
-            is_database = file.read(len(_DATABASE)) == _DATABASE
+            is_database = file.read(len(DATABASE_START)) == DATABASE_START
     except OSError:
         return True
     if is_database:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from rules_db.databases import PATIENCE, Retries, new_engine, parsed_url, writing
 from rules_db.entries import Entry, preferred, unproved
 from rules_db.exchange import RuleTextError, format_rule
-from rules_db.files import StoreError, is_text
+from rules_db.files import DATABASE_START, StoreError, is_text
 from rules_db.history import Action, LogEntry, append, history_table, read_history, text_digest
 from rules_db.late import LateModule, import_ahead
 from rules_db.stamp import stamp
@@ -125,6 +125,13 @@ def _grow_one(name: str) -> str:
     return f"grow one with 'rulegen grow --group linear --rules {name}'"
 
 
+def _is_foreign(file: str) -> bool:
+    """Whether a file begins as no SQLite file does: it is none that was damaged later."""
+    with open(file, "rb") as stream:
+        first = stream.read(len(DATABASE_START))
+    return not DATABASE_START.startswith(first)
+
+
 def _is_cut_off(file: str) -> bool:
     """Whether an SQLite file ends within its header or a page: SQLite takes it for an empty database, or reads on in zeros.
 
@@ -136,7 +143,7 @@ def _is_cut_off(file: str) -> bool:
     with open(file, "rb") as stream:
         header = stream.read(_HEADER)
     page = int.from_bytes(header[16:18], "big")
-    return header.startswith(b"SQLite") and page >= _HEADER and size % page > 0 and not os.path.exists(f"{file}-journal")
+    return page >= _HEADER and size % page > 0 and not os.path.exists(f"{file}-journal")
 
 
 class RuleStore:
@@ -179,6 +186,8 @@ class RuleStore:
                 raise StoreError(f"{path}: its folder does not exist; create it or give another path")
         if file and os.path.isdir(file):
             raise StoreError(f"{path}: this is a folder; give another path, of a rule database or a .rules file")
+        if file and os.path.isfile(file) and _is_foreign(file):
+            raise StoreError(f"{path}: this is no rule database; give another path, of a rule database or a .rules file")
         if file and os.path.isfile(file) and _is_cut_off(file):
             raise StoreError(f"{path}: {os.path.getsize(file)} bytes are no whole database; {_DAMAGED}")
         try:

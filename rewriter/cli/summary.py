@@ -67,6 +67,7 @@ def _peak(taken: ModelFootprint) -> str | None:
 
 def print_summary(outcome: Outcome, console: Console) -> None:
     """Latency, nodes and error before and after, the rules that fired, and what the user should know."""
+    console.print(f"[italic]{_said(f'{outcome.model} -> {outcome.output}')}[/]", soft_wrap=True)
     console.print(_measures(outcome))
     if outcome.fired:
         console.print(_fired_rules(outcome))
@@ -76,7 +77,7 @@ def print_summary(outcome: Outcome, console: Console) -> None:
 
 def _measures(outcome: Outcome) -> Table:
     """What was measured of the model before and after."""
-    table = Table(title=_said(f"{outcome.model} -> {outcome.output}"), title_justify="left")
+    table = Table()
     for heading in ("", "before", "after"):
         table.add_column(heading, justify="left" if not heading else "right")
     if outcome.improved:
@@ -134,7 +135,7 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
     if not outcome.improved:
         yield f"[bold]not improved[/]: {_said(outcome.message)}"
         if outcome.cleaned:
-            yield "[green]cleaned up[/]: what was written computes the same bit for bit"
+            yield "[green]cleaned up[/]: what was written is the original with less in it, and computes the same bit for bit"
     elif outcome.latency is None:
         share = outcome.predicted_after / max(outcome.predicted_before, 1e-9)
         yield (

@@ -269,7 +269,8 @@ def _worked(
         except (*USER_ERRORS, OSError, Unclean):
             raise
         except BudgetSpent as problem:
-            return kept(bench, _cut_short(problem, task, "kept"), min(PATIENCE, max(clock.room("write"), 0.0)))
+            kept_original = _cut_short(problem, task, "kept, and another run with a larger --budget may tell")
+            return kept(bench, kept_original, min(PATIENCE, max(clock.room("write"), 0.0)))
         except Exception as problem:  # a mistake of ours, which must not cost the user the model
             if raises_faults(task.options.debug):
                 raise

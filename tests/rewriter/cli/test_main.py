@@ -196,6 +196,16 @@ def test_no_room_for_temporary_files_blames_no_rule(
     assert again.improved and not again.dropped
 
 
+def test_paths_are_whole_in_the_summary_and_what_was_written_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "a folder with a name that is longer than the table of a model is wide" / "weights[1]"
+    folder.mkdir(parents=True)
+    body = "g (float[2] x) => (float[2] y) { a = Identity(x) b = Abs(a) y = Neg(b) }"
+    onnx.save(parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {body}'), folder / "m.onnx")
+    result = _invoke(folder / "m.onnx", "-o", folder / "o.onnx", "--clean")
+    assert result.exit_code == 0 and result.output.splitlines()[0] == f"{folder / 'm.onnx'} -> {folder / 'o.onnx'}"
+    assert "what was written is the original" in result.output.splitlines()[-1]
+
+
 def test_explanations_are_printed(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     source = lora(tmp_path / "lora.onnx")
     result = _invoke(source, "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20", "--explain")
@@ -398,7 +408,8 @@ def test_a_run_whose_time_is_over_imports_no_more_of_the_search(tmp_path: Path, 
     monkeypatch.setattr(late, "import_module", noted)
     monkeypatch.setattr(late, "heed", heeded)
     result = _invoke(lora(tmp_path / "lora.onnx"), "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20")
-    assert result.exit_code == 0 and "undecided: the budget ended" in result.output.replace("\n", " ")
+    told = result.output.replace("\n", " ")
+    assert result.exit_code == 0 and "undecided: the budget ended" in told and "a larger --budget may tell" in told
     assert len(asked) == 2 and (tmp_path / "o.onnx").is_file()
 
 
