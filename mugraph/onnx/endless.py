@@ -18,6 +18,9 @@ _NEVER = 1 << 50
 def endless_loop(graph: GraphProto, constants: ConstantReader) -> NodeProto | None:
     """A Loop that every run of a main graph executes and none leaves, since its condition is true throughout.
 
+    Nor does one leave it that enters, where the condition stays what it was; whether one enters may depend on inputs. Where the
+    body computes nothing, such a run cannot be stopped.
+
     Args:
         graph: of unique names.
         constants: access to its stored tensors.
@@ -36,8 +39,12 @@ def endless_loop(graph: GraphProto, constants: ConstantReader) -> NodeProto | No
         if len(bodies) != 1 or len(bodies[0].input) < 2 or not bodies[0].output:
             continue
         goes_on, held = known.source(bodies[0].output[0].name), bodies[0].input[1].name
-        is_unlimited = not most or known.is_at_least(most, _NEVER)
-        if is_unlimited and (not first or known.is_at_least(first, 1)) and (goes_on == held or known.is_at_least(goes_on, 1)):
+        is_unlimited = not most or (known.number(most) or 0) >= _NEVER
+        begins = known.number(first) if first else 1
+        stays = goes_on == held or bool(known.number(goes_on))
+        made = {name for node in bodies[0].node if known.is_made_by(node) for name in node.output}
+        computes = any(known.source(value.name) in made for value in bodies[0].output)
+        if is_unlimited and stays and (not computes if begins is None else begins):
             return loop
     return None
 
@@ -66,12 +73,17 @@ class _Known:
             name = maker.input[0]
         return name
 
-    def is_at_least(self, name: str, least: int) -> bool:
-        """Whether a value is a constant of one entry that is as large; true is 1."""
+    @staticmethod
+    def is_made_by(node: NodeProto) -> bool:
+        """Whether a node computes something when it is run."""
+        return node.op_type not in ("Constant", "Identity") or node.domain not in DEFAULT_DOMAINS
+
+    def number(self, name: str) -> int | None:
+        """A value that is a constant of one entry, a whole number; true is 1."""
         source = self.source(name)
         maker, tensor = self._makers.get(source), self._stored.get(source)
         if maker is not None and maker.op_type == "Constant" and maker.domain in DEFAULT_DOMAINS:
             array: np.ndarray | None = self._constants.node(maker).load()
         else:
             array = None if tensor is None else self._constants.tensor(tensor).load()
-        return array is not None and array.size == 1 and array.dtype.kind in "bi" and int(array.reshape(())) >= least
+        return None if array is None or array.size != 1 or array.dtype.kind not in "bi" else int(array.reshape(()))

@@ -512,8 +512,30 @@ def test_a_loop_that_no_run_leaves_is_refused(most: str, first: str, body: str) 
     constants = f"bool yes = {{1}}, int64 many = {{{1 << 62}}}, int64 few = {{3}}, bool no = {{0}}"
     before = "large = Identity(many) true = Identity(yes)"
     parts = {"constants": constants, "before": before, "most": most, "first": first, "body": body, "after": "y = Neg(z)"}
-    with pytest.raises(ModelError, match="Loop 'z' never ends"):
+    with pytest.raises(ModelError, match="Loop 'z' never ends once it begins"):
         load(parse_model(LOOPING.format(**parts)))
     changes = [{"most": "few"}, {"most": "n"}, {"first": "no"}, {"body": "more = Not(c) w = Exp(v)"}, {"after": "y = Neg(x)"}]
     for change in changes:
         assert load(parse_model(LOOPING.format(**{**parts, **change}))).graph.outputs
+
+
+@pytest.mark.parametrize("most", ["", "many"])
+@pytest.mark.parametrize("dead", ["", "dead = Exp(v)", "dead = Constant<value_float = 1.0>()"])
+@pytest.mark.parametrize("is_bare", [False, True], ids=["identities", "bare"])
+def test_a_loop_that_computes_nothing_and_is_not_left_is_refused(most: str, dead: str, is_bare: bool) -> None:
+    """Whether a run enters it depends on an input; onnxruntime cannot be stopped in it then, whatever the budget is."""
+    constants, before = (
+        f"int64 many = {{{1 << 62}}}, int64 few = {{3}}",
+        "largest = ReduceMax<keepdims = 0>(x) some = Cast<to = 9>(largest)",
+    )
+    parts = {"constants": constants, "before": before, "most": most, "first": "some", "after": "y = Neg(z)"}
+    proto = parse_model(LOOPING.format(body=f"{dead} more = Identity(c) w = Identity(v)", **parts))
+    if is_bare:
+        body = next(node for node in proto.graph.node if node.op_type == "Loop").attribute[0].g
+        del body.node[-2:]
+        body.output[0].name, body.output[1].name = "c", "v"
+    with pytest.raises(ModelError, match="Loop 'z' never ends once it begins"):
+        load(proto)
+    identities = "more = Identity(c) w = Identity(v)"
+    for change in ({"most": "few"}, {"body": "more = Identity(c) w = Exp(v)"}, {"body": "more = Not(c) w = Identity(v)"}):
+        assert load(parse_model(LOOPING.format(**{"body": identities, **parts, **change}))).graph.outputs
