@@ -11,10 +11,11 @@ from mugraph.deadline import BudgetSpent
 from rewriter import optimize
 from rewriter.run import proposing, timings
 from rewriter.run.accept import Acceptance
+from rewriter.run.checking import Checker, Opened
 from rewriter.run.clock import Clock
 from rewriter.run.judging import Judge
 from rewriter.run.outcome import Outcome
-from rewriter.run.proposing import Proposer
+from rewriter.run.proposing import Proposal, Proposer
 from tests.support.stages import RULES
 
 pytestmark = pytest.mark.usefixtures("own_cache", "timing")
@@ -70,12 +71,22 @@ def test_what_is_slower_is_not(
     assert not outcome.improved and len(_trials(lines)) == 1
 
 
-def test_it_is_tried_once(source: Path, tmp_path: Path, device: dict[str, timings.Timing]) -> None:
+def test_it_is_tried_once(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: dict[str, timings.Timing]
+) -> None:
     """What the search still likes best in the end is not tried again; others are."""
+    checked, check = list[int](), Checker.check
+
+    def counted(checker: Checker, proposal: Proposal) -> Opened | None:
+        checked.append(proposal.candidate.graph.digest)
+        return check(checker, proposal)
+
+    monkeypatch.setattr(Checker, "check", counted)
     outcome, lines = _run(source, tmp_path)
     assert outcome.improved and {fired.rule.rstrip("<>") for fired in outcome.fired} == {rule.id for rule in RULES}
     digests = [tuple(sorted(tried.rules)) for tried in outcome.tried]
     assert len(digests) == len(set(digests)) and digests[0] == tuple(sorted(rule.id for rule in RULES))
+    assert checked and len(checked) == len(set(checked))
     numbers = [int(line.split()[2]) for line in _trials(lines)]
     assert numbers == list(range(1, len(numbers) + 1))
 
