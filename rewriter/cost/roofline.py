@@ -49,8 +49,8 @@ _ALIGNED = 8
 that of a picture's three is. Measured on an H200 are 76 to 105 microseconds for patches of 16×16 in 3×224×224, 768 of each."""
 _LINE = 2.0
 """What a convolution over a line takes on a GPU, over what this model says of images. Measured on an H200 in half precision are
-33, 32, 26, 20, 19 and 56 microseconds for convolutions of wav2vec 2.0 and Whisper, where it says 11, 20, 12, 9, 11 and 19: 1.6 to
-3.1 times as much."""
+33, 32, 26, 20, 19 and 56 microseconds for convolutions of wav2vec 2.0 and Whisper, where it says 11, 20, 12, 9, 11 and 19: it is
+1.6 to 3.1 times as long."""
 _GROUPED = 64
 """Channels of a group over a line below which it is computed without matrix units. Measured on an H200 are 660 microseconds for
 wav2vec 2.0's positions, 16 groups of 48 channels, and 24 for two of 80 that are read and 192 that are made."""
