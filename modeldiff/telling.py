@@ -35,7 +35,8 @@ def sentence(comparison: ModelComparison) -> str:
     if not comparison.regions and comparison.verdict is Equality.PROVED:
         return "the same: every node of one model is a node of the other"
     listed = ", ".join(f"{counts[verdict]} {verdict}{_how_often(comparison, verdict)}" for verdict in Equality if counts[verdict])
-    return f"{comparison.verdict}: {len(comparison.regions)} changes, {listed}" if listed else str(comparison.verdict)
+    changes = f"{len(comparison.regions)} change{'s' if len(comparison.regions) > 1 else ''}"
+    return f"{comparison.verdict}: {changes}, {listed}" if listed else str(comparison.verdict)
 
 
 def _how_often(comparison: ModelComparison, verdict: Equality) -> str:

@@ -31,7 +31,7 @@ def test_equal_models_end_with_0_and_different_ones_with_1(tmp_path: Path) -> No
     assert f"'{node.output[0]}' differs" in other.stdout and "on random inputs of seed" in other.stdout
     (region,) = json.loads(record.read_text())["regions"]
     assert region["verdict"] == "different" and region["differences"][0]["after"] == node.output[0]
-    assert "different: 1 changes" in page.read_text()
+    assert "different: 1 change," in page.read_text()
 
 
 def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:

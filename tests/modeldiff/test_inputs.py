@@ -91,7 +91,7 @@ def test_a_verdict_says_on_how_many_inputs_it_rests(tmp_path: Path) -> None:
     before = small_model(f"{FREE} {{ s = Sin(x) q = Mul(s, s) y = Sub(one, q) }}", one=np.float32(1))
     comparison = compared(tmp_path, before, small_model(f"{FREE} {{ c = Cos(x) y = Mul(c, c) }}"))
     assert comparison.verdict is Equality.TESTED and "on 4 random inputs" in text_of(comparison)
-    assert sentence(comparison) == "tested equal: 1 changes, 1 tested equal on 4 inputs"
+    assert sentence(comparison) == "tested equal: 1 change, 1 tested equal on 4 inputs"
     words = ["of seed 1", "of seed 2", "at scale 100 and M = 1", "at scale 0.01 and N = 3, M = 3"]
     assert as_json(comparison)["inputs"] == words
     assert inputs_in_words(comparison) == f"tested on random inputs {'; '.join(words)}"
