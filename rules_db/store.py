@@ -187,7 +187,7 @@ class RuleStore:
         if file and os.path.isdir(file):
             raise StoreError(f"{path}: this is a folder; give another path, of a rule database or a .rules file")
         if file and os.path.isfile(file) and _is_foreign(file):
-            raise StoreError(f"{path}: this is no rule database; give another path, of a rule database or a .rules file")
+            raise StoreError(f"{path}: this is no rule database; give another path, or move that file away")
         if file and os.path.isfile(file) and _is_cut_off(file):
             raise StoreError(f"{path}: {os.path.getsize(file)} bytes are no whole database; {_DAMAGED}")
         try:

@@ -284,7 +284,7 @@ def test_bad_databases_are_named_with_a_way_out(tmp_path: Path) -> None:
     assert f"{corrupt}: " in error(str(corrupt)) and "the file is damaged" in error(str(corrupt))
     text = tmp_path / "text.db"
     text.write_text("not a database at all, by any means" * 40)
-    told = "this is no rule database; give another path, of a rule database or a .rules file"
+    told = "this is no rule database; give another path, or move that file away"
     assert error(str(text)) == f"{text}: {told}"  # and not to delete it
     short = tmp_path / "short.onnx"
     short.write_bytes(b"\x08\x08")

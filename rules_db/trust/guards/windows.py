@@ -33,6 +33,12 @@ def _grown(more: AttrValue, pads: Entries, begins: Entries, ends: Entries, dilat
     return tuple(p + a for p, a in zip(pads, added, strict=True))
 
 
+def _is_grown(more: Entries, pads: Entries, begins: Entries, ends: Entries, dilations: Entries = ()) -> bool:
+    """Whether these are the pads of :func:`_grown`, of as many axes, none of them negative before."""
+    alike = len(begins) == len(ends) == len(dilations or begins) and len(more) == len(pads) == 2 * len(begins)
+    return alike and more == _grown(more, pads, begins, ends, dilations) and min(pads, default=0) >= 0
+
+
 def _shrunk(more: Entries, pads: AttrValue, begins: Entries, ends: Entries, dilations: Entries = ()) -> Entries:
     added = _grown(more, (0,) * len(more), begins, ends, dilations)
     less = tuple(p - a for p, a in zip(more, added, strict=True))
@@ -66,13 +72,13 @@ def _half(pads: Entries, side: int) -> Entries:
 @guard(38, About.ATTRIBUTES, solvers={0: _grown, 1: _shrunk}, readers={2: _growth(0), 3: _growth(1)})
 def padded(facts: Facts, more: Entries, pads: Entries, begins: Entries, ends: Entries) -> bool | None:
     """The pads ``more`` are ``pads`` and those of the spatial axes added."""
-    return more == _grown(more, pads, begins, ends) and min(pads, default=0) >= 0
+    return _is_grown(more, pads, begins, ends)
 
 
 @guard(39, About.ATTRIBUTES, solvers={0: _grown, 1: _shrunk}, readers={2: _growth(0), 3: _growth(1)})
 def widened(facts: Facts, more: Entries, pads: Entries, begins: Entries, ends: Entries, dilations: Entries) -> bool | None:
     """The pads ``more`` are ``pads`` grown as a kernel needs it that has ``begins`` and ``ends`` entries more."""
-    return more == _grown(more, pads, begins, ends, dilations) and min(pads, default=0) >= 0
+    return _is_grown(more, pads, begins, ends, dilations)
 
 
 @guard(40, About.ATTRIBUTES)

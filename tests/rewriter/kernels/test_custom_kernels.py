@@ -531,7 +531,7 @@ def test_a_damaged_database_of_learned_kernels_is_done_without(model: Path, tmp_
     assert list(made.proposals.proposals(load(model).graph))
     made.close()
     (note,) = made.notes
-    assert note.startswith(f"kernels of earlier runs were not used: {path}: file is not a database") and made.learned is None
+    assert note.startswith(f"kernels of earlier runs were not used: {path}: this is no rule database") and made.learned is None
 
 
 def test_a_known_time_is_the_price(model: Path, tmp_path: Path, gpu: list[str]) -> None:

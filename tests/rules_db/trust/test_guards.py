@@ -241,3 +241,11 @@ def test_what_is_no_axis_is_asked_for_in_no_time() -> None:
     assert implied(condition("constant_along(Mul(x, x), -1)"), premises)
     for axis in ("-1.5", "(-1,)"):
         assert not implied(condition(f"constant_along(Mul(x, x), {axis})"), premises)
+
+
+def test_pads_of_other_numbers_of_axes_do_not_add_up() -> None:
+    """A Pad may be of more axes than a convolution has."""
+    padded = GUARDS["padded"].predicate
+    assert padded(None, (1, 3), (0, 1), (1,), (2,))
+    assert not padded(None, (1, 3), (0, 1), (0, 1), (0, 2)) and not padded(None, (1, 3), (0, 1), (1,), ())
+    assert not GUARDS["widened"].predicate(None, (1, 3), (0, 1), (1,), (2,), (1, 1))
