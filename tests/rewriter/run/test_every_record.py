@@ -70,7 +70,8 @@ def test_several_results_are_those_of_many_operators() -> None:
 
 
 WRONG_IN_THE_RUNTIME = {("Gather", DataType.STRING), ("Windows", DataType.STRING)}
-"""Windows are written as a Gather. onnxruntime 1.31 copies one entry of each block that it gathers: of rows of texts all but the first are empty."""
+"""onnxruntime 1.31 copies one entry of each block that it gathers: of rows of texts all but the first are empty. Windows are
+written as a Gather."""
 
 OTHERS = (DataType.STRING, DataType.INT64)
 ELEMENT_TYPES = [dtype for dtype in DataType if dtype != DataType.UNDEFINED]
