@@ -223,9 +223,8 @@ def _compute(
     line = operands[0].rank == 3
     share, dtype = _WINDOWED, out.dtype
     channels = (columns, _whole(operands[1].shape[1]))
-    if device.units > 1 and any(count % _ALIGNED for count in channels):
-        dtype = DataType.FLOAT
-    if device.units > 1 and line and batch > 1 and min(channels) < _GROUPED:
+    is_narrow = line and batch > 1 and min(channels) < _GROUPED
+    if device.units > 1 and (is_narrow or any(count % _ALIGNED for count in channels)):
         dtype = DataType.FLOAT
     if device.units == 1 and line:  # onnxruntime computes it as a product of windows itself
         share = 1.0

@@ -93,15 +93,14 @@ def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge:
     Raises:
         BudgetSpent: the budget ended either before there was anything to write.
     """
-    explained: tuple[NearMiss, ...] | None = None
     proposer = Proposer(bench, quarantine)
+    explained: tuple[NearMiss, ...] | None = None
     try:
         with bench.background.deadline.heeded():
             bench.kernels.warm()
             judge.prepare(times=True)
-            proposer = Proposer(bench, quarantine, _early_trial(verdicts, judge))
             with bench.clock.lap("search"):
-                proposals = proposer.propose()
+                proposals = proposer.propose(_early_trial(verdicts, judge))
                 if not proposals.is_interrupted:
                     bench.confirm()
                 proposals = replace(proposals, incumbent=verdicts.incumbent(proposals.search))

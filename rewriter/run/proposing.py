@@ -243,18 +243,19 @@ class Proposer:
 
     Attributes:
         predictions: of the rounds so far, whether or not the last was interrupted.
-
-    Args:
-        early: tries a candidate while the search goes on; ``None`` where none is.
     """
 
-    def __init__(self, bench: Workbench, quarantine: Quarantine, early: EarlyTrial | None = None) -> None:
+    def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
         self.predictions = Predictions()
-        self._bench, self._quarantine, self._early = bench, quarantine, early
+        self._bench, self._quarantine = bench, quarantine
         self._leads: dict[int, Candidate] = {}
 
-    def propose(self) -> Proposals:
-        """Searches until nothing is left to be known or its share of the budget is spent. Ctrl-C ends it with the best so far."""
+    def propose(self, early: EarlyTrial | None = None) -> Proposals:
+        """Searches until nothing is left to be known or its share of the budget is spent. Ctrl-C ends it with the best so far.
+
+        Args:
+            early: tries a candidate while the search goes on; ``None`` where none is.
+        """
         bench, task, clock = self._bench, self._bench.task, self._bench.clock
         bench.progress("matching rules and pricing the model")
         search = new_search(bench)
@@ -265,7 +266,7 @@ class Proposer:
         short = search.shortened() if task.options.reuse_layers else None
         graph = task.model.graph if short is None else short.graph
         carried = self._carried(search, graph)
-        searched, learned = self._grounded(search, self._first(search, graph, banned, short, carried))
+        searched, learned = self._grounded(search, self._first(search, graph, banned, short, early, carried))
         for _ in range(_OPINIONS):
             if searched.interrupted or not task.measures:
                 break
@@ -316,6 +317,7 @@ class Proposer:
         graph: Graph,
         banned: frozenset[str],
         short: ShortModel | None,
+        early: EarlyTrial | None,
         carried: Sequence[Candidate] = (),
     ) -> Searched:
         """What a search finds at the prices that are known, and what it would find if none were.
@@ -326,6 +328,7 @@ class Proposer:
 
         Args:
             short: the model with its repeated layers shortened, where it has ``graph``.
+            early: as :meth:`propose` has it.
             carried: candidates from which it goes on, too, the best first.
         """
 
@@ -342,7 +345,7 @@ class Proposer:
                 return more
 
             course = _SearchParts(found, deque([rest]))
-            self._try(search, course, short)
+            self._try(search, course, short, early)
             return course.go_on()
         timeless = search.blind()
         blind = timeless.within(spare() / 2, descent=spare()).glance(graph, banned, carried[:1])
@@ -372,10 +375,10 @@ class Proposer:
             return self._joined(search, known, course.found)
 
         course = _SearchParts(found, deque([glance]))
-        course.go_on(self._is_trial_due())
+        course.go_on(self._is_trial_due(early))
         self._foresee(course.found)
         course.parts += (rest_of_blind, rest_of_known)
-        self._try(search, course, short)
+        self._try(search, course, short, early)
         found = course.go_on()
         assert known is not None
         return replace(
@@ -385,14 +388,14 @@ class Proposer:
             stopped=blind.stopped if known.is_complete else known.stopped,
         )
 
-    def _is_trial_due(self) -> Callable[[], bool]:
+    def _is_trial_due(self, early: EarlyTrial | None) -> Callable[[], bool]:
         """Whether the search is to be left for a first trial now."""
-        early, instant = self._early, self._bench.clock.instant(_EARLY)
+        instant = self._bench.clock.instant(_EARLY)
         return _never if early is None else lambda: time.monotonic() >= instant and early.is_ready()
 
-    def _try(self, search: ModelSearch, course: _SearchParts, short: ShortModel | None) -> None:
+    def _try(self, search: ModelSearch, course: _SearchParts, short: ShortModel | None, early: EarlyTrial | None) -> None:
         """Has the best candidate so far tried, as soon as its kernels are compiled: until then the search goes on."""
-        early, kernels, clock = self._early, self._bench.kernels, self._bench.clock
+        kernels, clock = self._bench.kernels, self._bench.clock
         if early is None or course.found.interrupted:
             return
         incumbent = early.incumbent(search)
