@@ -122,7 +122,7 @@ def test_no_session_is_run_when_a_run_has_ended(tmp_path: Path, monkeypatch: pyt
         steps.append(time.monotonic())
         return run(*args)
 
-    def interrupted(_: object) -> None:
+    def interrupted(*_: object) -> None:
         begun.wait(10.0)
         raise KeyboardInterrupt
 

@@ -184,7 +184,7 @@ def test_an_interrupted_run_keeps_no_process(
 ) -> None:
     monkeypatch.setattr(referring, "serve", checks_endlessly)
 
-    def interrupted(_: object) -> None:
+    def interrupted(*_: object) -> None:
         until = time.monotonic() + 60
         while not always and time.monotonic() < until:
             time.sleep(0.01)
