@@ -22,7 +22,7 @@ __all__ = ["candidates", "default_schedules", "least_time", "predict", "predict_
 _SHARES = (0.4, 0.3, 0.3)
 """Of the schedules to try: different tilings and splits, different numbers of warps, whatever is left."""
 _MARGIN = 2.0
-"""How many times as long as the model says tiles of few rows took where they were timed (docs/kernels.md)."""
+"""How many times as long as the model says tiles of few rows took where they were timed (docs/attention.md)."""
 _DIGITS = 9
 """Of a time: the last bits are the processor's own."""
 _BASE = 1 << 10

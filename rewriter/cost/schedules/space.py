@@ -26,7 +26,7 @@ _STAGES = (2, 3, 4, 5)
 _GROUPS = (1, 8)
 _ROWS_APART, _FEW_ROWS = (1, 2, 4, 8), 256
 """Rows of a tile without matrix units, and most rows of a mask with a list of tiles for which they are tried: STOF's kernel by
-rows, which is for short sequences (arXiv 2506.06095, section 4.2.3; docs/kernels.md)."""
+rows, which is for short sequences (arXiv 2506.06095, section 4.2.3; docs/attention.md)."""
 _LARGE_RESULT = 1 << 13
 """Entries of a product of tiles from which it has work for more than eight warps."""
 _MANY_WARPS = 8

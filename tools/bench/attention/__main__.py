@@ -19,7 +19,7 @@ has one). Errors are relative (L2) against the formula in double precision on th
 Widths are √length, as in the paper: a window of that many positions, as many global positions, and 10 % random blocks, of 64
 positions here (of 16 where there are 128).
 
-``rows`` times what docs/kernels.md says of rows and blocks: of each mask for one sequence of 128 and of 256 positions, the
+``rows`` times what docs/attention.md says of rows and blocks: of each mask for one sequence of 128 and of 256 positions, the
 schedules with tiles of fewer than 16 rows, which do without matrix units, and all others, each beside its prediction.
 """
 
