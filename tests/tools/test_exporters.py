@@ -25,7 +25,7 @@ def test_a_region_is_a_model_that_runs(region: ExportedRegion) -> None:
 
 @pytest.mark.parametrize("family", ["t5", "efficientnet", "bart", "convnext", "gpt2"])
 def test_what_is_recognised_of_a_family(family: str) -> None:
-    """All of it; of other families see docs/generator.md."""
+    """All of it; of other families see docs/spellings.md."""
     found = recognition(r for r in REGIONS if r.family == family)
     assert found.share >= 0.95, list(map(str, found.missing))
 

@@ -1,4 +1,4 @@
-"""Of each grown group a rule that TASO lacks, and a part of a model that costs more without it (docs/generator.md)."""
+"""Of each grown group a rule that TASO lacks, and a part of a model that costs more without it (docs/taso.md)."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ MODELS = {
         np.float16,
     ),
 }
-"""Parts of whole models that profit, by the part of a group whose rule it is (docs/generator.md)."""
+"""Parts of whole models that profit, by the part of a group whose rule it is (docs/taso.md)."""
 
 
 @cache

@@ -246,7 +246,7 @@ def test_a_landmark_that_the_workload_cannot_reach_is_not_found() -> None:
 
 
 REACH = {
-    # With what constants meet at two, what TASO's generator rightly finds at three follows from what ships: docs/generator.md.
+    # With what constants meet at two, what TASO's generator rightly finds at three follows from what ships: docs/taso.md.
     "taso-constants": 2,
 }
 
