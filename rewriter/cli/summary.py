@@ -96,11 +96,13 @@ def _measures(outcome: Outcome) -> Table:
 
 
 def _fired_rules(outcome: Outcome) -> Table:
-    headings = ("rule", "substitution", "evidence", "sites", "saves by cost model")
-    table = Table(*headings, title="rules that fired", title_justify="left")
-    for rule in outcome.fired:
+    """What fired, what saves most first; the substitution last, since it may be longer than any screen is wide."""
+    table = Table(title="rules that fired", title_justify="left")
+    for heading in ("rule", "evidence", "sites", "saves by cost model", "substitution"):
+        table.add_column(heading, justify="right" if heading in ("sites", "saves by cost model") else "left")
+    for rule in sorted(outcome.fired, key=lambda rule: -rule.gain_microseconds):
         saved = _microseconds(rule.gain_microseconds)
-        table.add_row(rule.rule, _said(rule.text), rule.evidence, str(rule.sites), saved)
+        table.add_row(rule.rule, rule.evidence, str(rule.sites), saved, _said(rule.text))
     return table
 
 
