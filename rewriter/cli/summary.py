@@ -98,8 +98,11 @@ def _measures(outcome: Outcome) -> Table:
 def _fired_rules(outcome: Outcome) -> Table:
     """What fired, what saves most first; the substitution last, since it may be longer than any screen is wide."""
     table = Table(title="rules that fired", title_justify="left")
-    for heading in ("rule", "evidence", "sites", "saves by cost model", "substitution"):
-        table.add_column(heading, justify="right" if heading in ("sites", "saves by cost model") else "left")
+    for heading in ("rule", "evidence"):
+        table.add_column(heading)
+    for heading in ("sites", "saves by cost model"):
+        table.add_column(heading, justify="right")
+    table.add_column("substitution", overflow="fold")
     for rule in sorted(outcome.fired, key=lambda rule: -rule.gain_microseconds):
         saved = _microseconds(rule.gain_microseconds)
         table.add_row(rule.rule, rule.evidence, str(rule.sites), saved, _said(rule.text))

@@ -58,6 +58,16 @@ def test_a_saving_that_rounds_to_nothing_has_no_sign() -> None:
     assert "-0.0" not in file.getvalue() and "-3.0 us" in file.getvalue() and file.getvalue().count(" 0.0 us") == 2
 
 
+def test_rules_that_fired_are_whole_on_a_narrow_screen_and_what_saves_most_comes_first() -> None:
+    text = "Reshape[shape=(k*n,)](" * 12 + "x" + ")" * 12 + " -> x"
+    fired = tuple(Fired(f"r{i}", text, "proved", 1, gain, ("y",)) for i, gain in enumerate((2.0, 70.0)))
+    file = io.StringIO()
+    print_summary(Outcome("a", "b", fired=fired), Console(file=file, width=80))
+    rows = [line.strip("│ ").split("│") for line in file.getvalue().splitlines() if line.startswith("│") and line.count("│") == 6]
+    assert "".join(cells[-1].strip() for cells in rows).replace(" ", "") == 2 * text.replace(" ", "")
+    assert [cells[0].strip() for cells in rows if cells[0].strip()] == ["r1", "r0"]
+
+
 def test_tables_are_not_folded_in_a_pipe() -> None:
     file = io.StringIO()
     console = result_console(file=file)
