@@ -63,7 +63,7 @@ def test_rules_that_fired_are_whole_on_a_narrow_screen_and_what_saves_most_comes
     fired = tuple(Fired(f"r{i}", text, "proved", 1, gain, ("y",)) for i, gain in enumerate((2.0, 70.0)))
     file = io.StringIO()
     print_summary(Outcome("a", "b", fired=fired), Console(file=file, width=80))
-    rows = [line.strip("│ ").split("│") for line in file.getvalue().splitlines() if line.startswith("│") and line.count("│") == 6]
+    rows = [line[1:-1].split("│") for line in file.getvalue().splitlines() if line.startswith("│") and line.count("│") == 6]
     assert "".join(cells[-1].strip() for cells in rows).replace(" ", "") == 2 * text.replace(" ", "")
     assert [cells[0].strip() for cells in rows if cells[0].strip()] == ["r1", "r0"]
 
