@@ -16,7 +16,8 @@ from modeldiff.inputs import CommonInputs
 from modeldiff.limits import RunLimit
 from modeldiff.pairing import Pairing
 from modeldiff.sides import ComparedModel
-from mugraph.graph import Graph, Node
+from modeldiff.surroundings import OpenedBody, opened_bodies
+from mugraph.graph import Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import BRANCHES, GraphBody
 from mugraph.terms.shape import Dim
@@ -60,9 +61,7 @@ class BodyPair:
         usual = sum(number < self.usual for number in numbers)
         probes = [self.inputs.probes[number] for number in numbers]
         first, second = (
-            ComparedModel(
-                body.model, [body.fed(probe) for probe in probes], usual, self.limit, body.number, [sizes[n] for n in numbers]
-            )
+            body.compared([body.fed(probe) for probe in probes], usual, self.limit, [sizes[n] for n in numbers])
             for body, sizes in zip((self.before, self.after), self.sizes, strict=True)
         )
         return first, second
@@ -75,23 +74,29 @@ class _BodyModel:
     Attributes:
         number: of the body.
         names: what its inputs are called in what it is fed, by their values.
+        roots: values, beside its results, that it computes.
     """
 
     model: Model
     number: int
     names: Mapping[int, str]
+    roots: Sequence[int]
 
     @staticmethod
-    def of(model: Model, body: GraphBody, side: str) -> _BodyModel:
+    def of(model: Model, opened: OpenedBody, side: str) -> _BodyModel:
         """The body of a model that is called by a side's name."""
-        tables = model.tables
-        values = (*body.inputs, *(inner for outer, inner in body.captured.items() if inner != outer))
-        names = {value: f"{side} {place}: {tables.names[value]}" for place, value in enumerate(values)}
+        tables, graph = model.tables, opened.graph
+        names = {value: f"{side} {place}: {tables.names[value]}" for place, value in enumerate(graph.inputs)}
         types = {name: type_ for value, name in names.items() if (type_ := tables.types[value]) is not None}
-        graph = Graph.build(tables, values, body.outputs)
-        known = {**model.values, **dict(zip(names.values(), values, strict=True))}
+        known = {**model.values, **dict(zip(names.values(), graph.inputs, strict=True))}
         closed = replace(model, graph=graph, as_it_came=graph, inputs=types, defaults={}, symbols=(), values=known)
-        return _BodyModel(closed, body.number, names)
+        return _BodyModel(closed, opened.body.number, names, opened.roots)
+
+    def compared(
+        self, feeds: Sequence[Mapping[str, np.ndarray]], usual: int, limit: RunLimit, sizes: Sequence[Mapping[str, Dim]]
+    ) -> ComparedModel:
+        """It on some inputs."""
+        return ComparedModel(self.model, feeds, usual, limit, self.number, sizes, self.roots)
 
     def fed(self, probe: InputProbe) -> dict[str, np.ndarray]:
         """What it is fed of some inputs."""
@@ -150,10 +155,11 @@ def body_pairs(pairing: Pairing, node: Node, other: Node, inputs: CommonInputs) 
         inputs: of the models, or bodies, that the nodes stand in.
     """
     most = _ITERATIONS if pairing.pins.keys().isdisjoint(node.values) else _MORE_ITERATIONS
-    for first, second in zip(pairing.before.bodies(other), pairing.after.bodies(node), strict=True):
-        before = _BodyModel.of(pairing.before.model, first, "before")
-        after = _BodyModel.of(pairing.after.model, second, "after")
-        outer = {pairing.stands_for(value): inner for value, inner in first.captured.items()}
+    for bodies in zip(pairing.before.bodies(other), pairing.after.bodies(node), strict=True):
+        opened = opened_bodies(pairing, *bodies)
+        before = _BodyModel.of(pairing.before.model, opened[0], "before")
+        after = _BodyModel.of(pairing.after.model, opened[1], "after")
+        (first, second), outer = (each.body for each in opened), opened[0].known
         fed = dict(zip(second.inputs, first.inputs, strict=True))
         for value, inner in second.captured.items():
             pair = pairing.pair_of(value)
@@ -246,7 +252,7 @@ class _Iterations:
             raise _EnoughIterations
         names = [self._model.names[value] for value in self._body.inputs]
         feed = {**self._captured, **dict(zip(names, arrays, strict=True))}
-        side = ComparedModel(self._model.model, [feed], 1, self._limit, self._model.number, [self._sizes])
+        side = self._model.compared([feed], 1, self._limit, [self._sizes])
         known = side.evaluated()
         results = []
         for value in self._body.outputs:

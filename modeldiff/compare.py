@@ -245,7 +245,7 @@ def _judged(
         for number in open_:
             progress(f"proving {number + 1} of {len(claims)}: '{name(claims[number].after)}'")
             known = judged[number] = _by_bodies(claims[number], proofs.pairing, bodies) or proofs.judged(claims[number])
-            by = "constants, computed" if known.rule is None else f"rule {known.rule.id}"
+            by = f"rule {known.rule.id}" if known.rule else "its bodies" if known.by_bodies else "constants, computed"
             _LOGGER.info("%s: %s", name(claims[number].after), by if known.is_proved else f"tested; {known.why_not}")
     for number, known in judged.items():
         if not known.is_proved:

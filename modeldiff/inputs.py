@@ -15,9 +15,9 @@ from mugraph.limited import memory_limit
 from mugraph.onnx import Model
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import Dim, evaluate_dim, shape_at
-from rewriter.reference import InputError, bind_shape, bind_sizes, choices, random_inputs
+from rewriter.reference import InputError, bind_shape, bind_sizes, choices, random_inputs, sizes_that_run
 from rewriter.run.probes import InputProbe, model_probes, run_first, sizes_beyond
-from rewriter.runtime_env import RuntimeFailure, new_session
+from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
 __all__ = ["SEEDS", "CommonInputs", "common_inputs", "fed_to", "is_overridable"]
 
@@ -87,39 +87,78 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
             raise InputError(f"input {name} is {other} in {before.path}, and {type_} in {after.path}")
     asked = _asked(before, after)
     sizes, assumed = bind_sizes(before, shapes, known=asked)
-    room = memory_limit()
-    held = len(SEEDS) * _held(before, sizes)
-    if room is not None and held > room:
-        raise InputError(
-            f"{before.path}: its values take {held >> 30:,} GiB, and {room / 2**30:.1f} can be had; "
-            "give smaller sizes with --input"
-        )
-    usual = [InputProbe(_drawn(before, after, sizes, seed), f"of seed {seed}") for seed in SEEDS]
-    if problem := _not_taken(after, usual[0]):
-        raise InputError(f"{after.path}: {problem}; give sizes with --input that both models take")
+    usual = _UsualRuns(before, after, limit)
+    if not usual.at(sizes) and assumed and (found := sizes_that_run(before, shapes, usual.at, asked)) is not None:
+        sizes, assumed = found
     notes = [f"compared with {', '.join(assumed)}; set sizes with --input NAME=..."] if assumed else []
     if asked:
         fixed = ", ".join(f"{name} = {size}" for name, size in asked.items())
         notes.append(f"the model after takes {fixed} alone: nothing is said of other sizes")
-    try:
-        with limit.limited():
-            session = new_session(before.path or before.weights.memory, spinning=False)
-        outputs = [limit.run(session, fed_to(before, probe)) for probe in usual]
-    except RuntimeFailure as problem:
-        return CommonInputs(tuple(usual), (), (*notes, f"onnxruntime does not run the model before: {problem}"))
+    probes, outputs, session = list(usual.probes), list(usual.outputs), usual.session
+    if session is None or not outputs:
+        return CommonInputs(tuple(probes), (), (*notes, f"onnxruntime does not run the model before: {usual.failure}"))
+    room, held = memory_limit(), len(SEEDS) * _held(before, sizes)
     beyond = [] if asked else sizes_beyond([before, after], sizes, _MOST)
-    found = []
+    known = list[list[InputProbe]]()
     for alternatives in model_probes(before, sizes, choices(before, sizes)[0], beyond):
-        found.append([probe for probe in alternatives if not _not_taken(after, probe)])
-    counting, refused = run_first(found, lambda feed: limit.run(session, {name: feed[name] for name in before.inputs}))
+        known.append([probe for probe in alternatives if not _not_taken(after, probe)])
+    counting, refused = run_first(known, lambda feed: limit.run(session, {name: feed[name] for name in before.inputs}))
     notes += [f"the model before does not run {', nor '.join(refused)}: nothing was compared there"] if refused else []
     notes += [f"the model before: {limit.words}"] if limit.is_reached() else []
     for each in counting:
         held += _held(before, _sizes_of(before, each.probe))
         if room is None or held <= room:
-            usual.append(each.probe)
+            probes.append(each.probe)
             outputs.append(each.outputs)
-    return CommonInputs(tuple(usual), tuple(outputs), tuple(notes))
+    return CommonInputs(tuple(probes), tuple(outputs), tuple(notes))
+
+
+class _UsualRuns:
+    """Inputs of the usual scale, and what onnxruntime gives of the first model for them.
+
+    Attributes:
+        session: of the first model, where onnxruntime opens it.
+        probes: at the sizes at which it runs, or else at those that were tried first.
+        outputs: for each of them; empty where it does not run.
+        failure: what onnxruntime said first.
+    """
+
+    def __init__(self, before: Model, after: Model, limit: RunLimit) -> None:
+        self._before, self._after, self._limit = before, after, limit
+        self.probes, self.outputs, self.failure = list[InputProbe](), list[list[Any]](), ""
+        self.session: Session | None = None
+        try:
+            with limit.limited():
+                self.session = new_session(before.path or before.weights.memory, spinning=False)
+        except RuntimeFailure as problem:
+            self.failure = str(problem)
+
+    def at(self, sizes: Mapping[str, Dim]) -> bool:
+        """Whether the first model runs at some sizes, which the other takes.
+
+        Raises:
+            InputError: of the sizes that are tried first: the model after does not take them, or evaluating the one before takes
+                more memory than can be had.
+        """
+        if self.probes and self.session is None:
+            return False
+        try:
+            probes = _usual(self._before, self._after, sizes)
+        except InputError:
+            if not self.probes:
+                raise
+            return False
+        self.probes = self.probes or probes
+        try:
+            self.outputs = [] if self.session is None else [self._limit.run(self.session, self._fed(probe)) for probe in probes]
+        except RuntimeFailure as problem:
+            self.failure = self.failure or str(problem)
+        if self.outputs:
+            self.probes = probes
+        return bool(self.outputs)
+
+    def _fed(self, probe: InputProbe) -> dict[str, np.ndarray]:
+        return fed_to(self._before, probe)
 
 
 def _asked(before: Model, after: Model) -> dict[str, Dim]:
@@ -130,6 +169,24 @@ def _asked(before: Model, after: Model) -> dict[str, Dim]:
             pairs = [(dim, size) for dim, size in zip(declared.shape, type_.shape, strict=True) if isinstance(size, int)]
             told = solve(equations(tuple(dim for dim, _ in pairs), tuple(size for _, size in pairs)), told)
     return told
+
+
+def _usual(before: Model, after: Model, sizes: Mapping[str, Dim]) -> list[InputProbe]:
+    """Inputs of the usual scale, at some sizes.
+
+    Raises:
+        InputError: the model after does not take them, or evaluating the one before takes more memory than can be had.
+    """
+    room, held = memory_limit(), len(SEEDS) * _held(before, sizes)
+    if room is not None and held > room:
+        raise InputError(
+            f"{before.path}: its values take {held >> 30:,} GiB, and {room / 2**30:.1f} can be had; "
+            "give smaller sizes with --input"
+        )
+    usual = [InputProbe(_drawn(before, after, sizes, seed), f"of seed {seed}") for seed in SEEDS]
+    if problem := _not_taken(after, usual[0]):
+        raise InputError(f"{after.path}: {problem}; give sizes with --input that both models take")
+    return usual
 
 
 def _held(model: Model, sizes: Mapping[str, Dim]) -> int:

@@ -61,10 +61,11 @@ class ComparedModel:
         limit: of nodes that onnxruntime runs by themselves.
         body: the number of the body that it is; 0 for a whole model.
         sizes: what dimension symbols around a body are, for each of the feeds.
+        roots: values that are computed beside the results of the graph.
 
     Attributes:
         failed: numbers of the probes on which some node cannot be evaluated that can on the usual inputs.
-        nodes: of the graph, operands first, and what computes tensors of which they are told a size alone.
+        nodes: of the graph and the roots, operands first, and what computes tensors of which they are told a size alone.
         place: of each node in that order.
         drawing: those that draw random numbers: of two that are alike neither is the other.
         deciding: those that make integers of floats by rounding, or compute with such.
@@ -78,6 +79,7 @@ class ComparedModel:
         limit: RunLimit,
         body: int = 0,
         sizes: Sequence[Mapping[str, Dim]] = (),
+        roots: Sequence[int] = (),
     ) -> None:
         self.limit = limit
         self.usual, self.failed, self._feeds = usual, set[int](), feeds
@@ -89,7 +91,7 @@ class ComparedModel:
                 for axis, dim in enumerate(() if type_ is None else type_.shape):
                     if (size := plain_symbol(dim)) is not None:
                         self._sized.setdefault(size, (value, axis))
-        self.nodes = list(self._ordered())
+        self.nodes = list(self._ordered((*self.graph.outputs, *roots)))
         self.drawing = drawing_nodes(model, self.nodes)
         self.place = {node: number for number, node in enumerate(self.nodes)}
         self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
@@ -101,9 +103,9 @@ class ComparedModel:
         self._typed: dict[int, Arrays] = {}
         self._digests: dict[int, bytes] = {}
 
-    def _ordered(self) -> Iterator[Node]:
+    def _ordered(self, roots: Sequence[int]) -> Iterator[Node]:
         entered: set[Node] = set()
-        stack = [(d[0], False) for v in reversed(self.graph.outputs) if (d := self.graph.definition(v)) is not None]
+        stack = [(d[0], False) for v in reversed(roots) if (d := self.graph.definition(v)) is not None]
         while stack:
             node, ready = stack.pop()
             if ready:

@@ -18,7 +18,7 @@ _MODULES = {
         "rounding_decisions",
     ),
     "input_error": ("InputError",),
-    "inputs": ("bind_sizes", "check_data", "check_memory", "random_inputs", "unheld"),
+    "inputs": ("bind_sizes", "check_data", "check_memory", "random_inputs", "sizes_that_run", "unheld"),
     "nodes": ("NoReference", "NoRoom", "bind_shape"),
     "observed": ("observed_sizes",),
     "repeats": ("few_parts", "keeps_parts_apart"),

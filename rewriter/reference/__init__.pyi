@@ -10,7 +10,7 @@ from rewriter.reference.evaluation import (
     rounding_decisions,
 )
 from rewriter.reference.input_error import InputError
-from rewriter.reference.inputs import bind_sizes, check_data, check_memory, random_inputs, unheld
+from rewriter.reference.inputs import bind_sizes, check_data, check_memory, random_inputs, sizes_that_run, unheld
 from rewriter.reference.nodes import NoReference, NoRoom, bind_shape
 from rewriter.reference.observed import observed_sizes
 from rewriter.reference.repeats import few_parts, keeps_parts_apart
@@ -40,6 +40,7 @@ __all__ = [
     "reference_outputs",
     "reference_run",
     "rounding_decisions",
+    "sizes_that_run",
     "unheld",
     "without_false_claims",
     "worst",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from mugraph.deadline import heed
 from mugraph.domains.base import FLOATS
 from mugraph.limited import memory_limit
 from mugraph.onnx import Model, dimension_in_words
@@ -15,7 +16,7 @@ from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, eva
 from rewriter.reference.input_error import InputError
 from rewriter.reference.uses import InputUse, choices, use_of
 
-__all__ = ["bind_sizes", "check_data", "check_memory", "random_inputs", "unheld"]
+__all__ = ["bind_sizes", "check_data", "check_memory", "random_inputs", "sizes_that_run", "unheld"]
 
 _BYTES_OF_AN_ELEMENT = 20
 """That the inputs of a run take at least: their random numbers and the reference's in double precision, and themselves."""
@@ -26,6 +27,8 @@ _COUNTED = np.iinfo(np.intp).max // 8
 _MOST_ASSUMED = 1 << 24
 """Of the largest value of a model at sizes that nobody gave: 64 MiB of floats."""
 _ASSUMED = 128
+_OTHERWISE = (64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384)
+"""Where the model does not run at that: what images are scaled to, as a rule, and a moment or a second of sound."""
 _SOME = 0.1
 """Share of indices that are a number that the model compares them with."""
 _LARGEST = 4
@@ -95,6 +98,34 @@ def bind_sizes(
                 f"{available / 2**30:.1f} can be had; give smaller sizes with --input"
             )
     return sizes, [f"{dimension_in_words(symbol)} = {size}" for symbol, size in assumed.items()]
+
+
+def sizes_that_run(
+    model: Model,
+    shapes: Mapping[str, Sequence[int]],
+    runs: Callable[[Mapping[str, Dim]], bool],
+    known: Mapping[str, Dim] | None = None,
+    data: Sequence[Mapping[str, np.ndarray]] = (),
+) -> tuple[dict[str, Dim], list[str]] | None:
+    """Sizes, as :func:`bind_sizes` gives them, with others in place of those first assumed, at which a model runs.
+
+    A model may ask more of its sizes than it declares: a reshape that takes a height of 48 alone, say. ``None`` where it runs at
+    none of a few.
+
+    Args:
+        runs: whether it runs at some sizes.
+
+    Raises:
+        InputError: as :func:`bind_sizes`.
+    """
+    for otherwise in _OTHERWISE:
+        heed()
+        sizes, assumed = bind_sizes(model, shapes, otherwise, known, data)
+        if not assumed:  # all are given
+            return None
+        if runs(sizes):
+            return sizes, assumed
+    return None
 
 
 def _that_tells_sizes(model: Model, data: Sequence[Mapping[str, np.ndarray]]) -> Mapping[str, np.ndarray] | None:

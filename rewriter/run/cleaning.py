@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from mugraph.deadline import heed
 from mugraph.onnx import Model, open_in
 from mugraph.onnx.cleaning import Cleaned, Depth, clean
 from mugraph.terms.shape import Dim, shape_at
-from rewriter.reference import bind_shape, bind_sizes, identical, random_inputs, without_false_claims
+from rewriter.reference import bind_shape, identical, random_inputs, sizes_that_run, without_false_claims
 from rewriter.run.background import Presumption
 from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.probes import probes
@@ -58,9 +57,6 @@ _RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tr
 _STEPS = tuple((depth, is_named) for depth in reversed(Depth) for is_named in (True, False))
 """How a model is cleaned up, and whether sizes have names then; the next one counts where a byte of its outputs differs.
 Without names it may take twice as long to load; with them onnxruntime may fuse more."""
-_OTHER_SIZES = (64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384)
-"""Of dimensions that nobody gave, where the model does not run at those first assumed: what images are scaled to, as a rule, and
-a moment or a second of sound."""
 
 
 def clean_tasks(
@@ -138,22 +134,22 @@ def runs(task: Task, is_wanted: Callable[[], bool]) -> None:
 def at_sizes_that_run(task: Task) -> Task | None:
     """A task with other sizes in place of those that nobody gave, on which onnxruntime runs the model that came.
 
-    A model may ask more of its sizes than it declares: a reshape that takes a height of 48 alone, say. ``None`` where all are
-    given, or none of a few runs.
+    ``None`` where all are given, or none of a few runs.
     """
     if not task.assumed:
         return None
+    model, options = task.original, task.options
     try:
-        session = session_as_it_came(task.original)
+        session = session_as_it_came(model)
     except RuntimeFailure:
         return None
-    for size in _OTHER_SIZES:
-        heed()
-        sizes, assumed = bind_sizes(task.original, task.options.shapes or {}, size, data=task.options.data)
-        other = replace(task, model=task.original, sizes=sizes, assumed=tuple(assumed))
-        if _run(session, random_inputs(task.original, sizes, 1, chosen=other.choices()[0])) is not None:
-            return other
-    return None
+    found = sizes_that_run(
+        model,
+        options.shapes or {},
+        lambda sizes: _run(session, random_inputs(model, sizes, 1)) is not None,
+        data=options.data,
+    )
+    return None if found is None else replace(task, model=model, sizes=found[0], assumed=tuple(found[1]))
 
 
 def left_unclean(task: Task, reason: str) -> Task:

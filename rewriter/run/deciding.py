@@ -11,7 +11,7 @@ from mugraph.deadline import BudgetSpent
 from rewriter.run.cleaning import Unclean
 from rewriter.run.decision import Decision, decided
 from rewriter.run.ending import kept, unconfirmed
-from rewriter.run.explaining import check_asked, explanations
+from rewriter.run.explaining import explanations
 from rewriter.run.faults import raises_faults
 from rewriter.run.judgement import Judgement
 from rewriter.run.judging import Judge
@@ -33,12 +33,7 @@ much is not left beside the writing: what remembering needs is imported then, an
 
 
 def recalled_or_decided(bench: Workbench) -> Outcome:
-    """Writes what an earlier run decided, or decides, writes and remembers that.
-
-    Raises:
-        InputError: what is to be explained is neither a rule nor a value of the model.
-    """
-    check_asked(bench)
+    """Writes what an earlier run decided, or decides, writes and remembers that."""
     quarantine = Quarantine(bench.task, bench.store, bench.notes)
     judge = Judge(bench, quarantine)
     verdicts = Verdicts(bench, judge)
@@ -119,4 +114,4 @@ def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge:
         if repeated is None:
             raise
         judgement = repeated
-    return decided(bench, proposer.predictions, judgement, explained)
+    return decided(bench, bench.figures.predictions, judgement, explained)

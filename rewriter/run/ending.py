@@ -25,7 +25,7 @@ PATIENCE = 0.5
 def ended(bench: Workbench, end: Judgement) -> Outcome:
     """Writes the model as it came, since the run ended before there was anything better."""
     bare = replace(bench, task=replace(bench.task, model=bench.task.original, cleaned=None))
-    return write(bare, decided(bare, Predictions(), end))
+    return write(bare, decided(bare, replace(_known(bench), start=0.0), end))
 
 
 def kept(bench: Workbench, end: Judgement, patience: float = PATIENCE) -> Outcome:
@@ -37,7 +37,12 @@ def kept(bench: Workbench, end: Judgement, patience: float = PATIENCE) -> Outcom
     Args:
         patience: seconds to wait for that knowledge.
     """
-    return write(bench, decided(bench, Predictions(), end)) if bench.is_model_right(patience) else ended(bench, end)
+    return write(bench, decided(bench, _known(bench), end)) if bench.is_model_right(patience) else ended(bench, end)
+
+
+def _known(bench: Workbench) -> Predictions:
+    """What is known of the search by now: where the time of the model goes would have to be computed."""
+    return replace(bench.figures.predictions, search=None)
 
 
 def unconfirmed(bench: Workbench, is_interrupted: bool = False) -> Outcome | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rewriter.reference import Error
@@ -12,7 +12,7 @@ from rewriter.run.faults import Fault
 from rewriter.run.outcome import Assumed, OutputError, Tried
 from rewriter.search.candidate import Candidate
 
-__all__ = ["Judgement", "Predictions"]
+__all__ = ["Judgement", "Predictions", "RunFigures"]
 
 
 class _Priced(Protocol):
@@ -31,7 +31,7 @@ class Predictions:
 
     Attributes:
         start: cost of the model as it came, in microseconds.
-        expanded, generated: candidates of the last round.
+        expanded, generated: candidates of all rounds.
         measured, estimated: costs that were measured in this run, and those that a roofline stands in for.
         calibrated: of the latter, those that what was measured of their kind has calibrated.
         search: at the prices of the last round.
@@ -44,6 +44,18 @@ class Predictions:
     estimated: int = 0
     calibrated: int = 0
     search: _Priced | None = None
+
+
+@dataclass(slots=True)
+class RunFigures:
+    """Figures of searching by now, whatever ends that."""
+
+    predictions: Predictions = Predictions()
+
+    def count(self, expanded: int, generated: int) -> None:
+        """Counts candidates of one more search."""
+        told = self.predictions
+        self.predictions = replace(told, expanded=told.expanded + expanded, generated=told.generated + generated)
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,16 +237,12 @@ def _rules(candidate: Candidate) -> frozenset[str]:
 class Proposer:
     """Searches a task's model, in rounds: after each, prices of what the best candidate changes are measured once more.
 
-    Requires an open workbench. Ensures that rules which broke this model in an earlier run are left out, that kernels of the
-    best candidate are timed where they can be, and that what was measured is in the store. Whether a proposal is right is
-    left to others.
-
-    Attributes:
-        predictions: of the rounds so far, whether or not the last was interrupted.
+    Requires an open workbench. Ensures that rules which broke this model in an earlier run are left out, that kernels of the best
+    candidate are timed where they can be, that what was measured is in the store, and that the workbench has figures,
+    whatever ends them. Whether a proposal is right is left to others.
     """
 
     def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
-        self.predictions = Predictions()
         self._bench, self._quarantine = bench, quarantine
         self._leads: dict[int, Candidate] = {}
 
@@ -256,13 +252,22 @@ class Proposer:
         Args:
             early: tries a candidate while the search goes on; ``None`` where none is.
         """
-        bench, task, clock = self._bench, self._bench.task, self._bench.clock
+        bench = self._bench
         bench.progress("matching rules and pricing the model")
         search = new_search(bench)
+        try:
+            return self._proposed(search, early)
+        finally:  # models of prices of one run count on
+            told = bench.figures.predictions
+            bench.figures.predictions = replace(told, measured=max(told.measured, search.costs.measured + bench.kernels.timed))
+
+    def _proposed(self, search: ModelSearch, early: EarlyTrial | None) -> Proposals:
+        """As :meth:`propose`, of a search."""
+        bench, task, clock = self._bench, self._bench.task, self._bench.clock
         if task.options.search_kernels:
             _kernel_search.search_kernels(bench, search)
         banned = self._quarantine.of_earlier_runs(bench.rules.ids)
-        self.predictions = Predictions(search.start().cost)
+        bench.figures.predictions = replace(bench.figures.predictions, start=search.start().cost)
         short = search.shortened() if task.options.reuse_layers else None
         graph = task.model.graph if short is None else short.graph
         carried = self._carried(search, graph)
@@ -282,16 +287,17 @@ class Proposer:
             searched, learned = self._grounded(search, self._joined(search, found, searched))
         if not searched.interrupted:
             search, searched = self._settled(search, searched, graph, banned)
-        self.predictions = self._predicted(search, searched)
+        bench.figures.predictions = self._predicted(search, searched)
         bench.store.flush()
         return Proposals(search, searched, short, task.options.top)
 
     def _predicted(self, search: ModelSearch, searched: Searched) -> Predictions:
         """Figures of what was searched, at the prices of a search."""
+        told = self._bench.figures.predictions
         return Predictions(
             search.start().cost,
-            searched.expanded,
-            searched.generated,
+            told.expanded,
+            told.generated,
             search.costs.measured + self._bench.kernels.timed,
             search.estimated(searched.better[0], searched.start) if searched.better else 0,
             search.calibrated(searched.better[0], searched.start) if searched.better else 0,
@@ -406,7 +412,7 @@ class Proposer:
         begun = kernels.ahead()
         course.go_on(lambda: early.is_ready() and all(future.done() for future in begun))
         if early.is_ready() and not course.found.interrupted and clock.spare() > 0:
-            self.predictions = self._predicted(search, course.found)
+            self._bench.figures.predictions = self._predicted(search, course.found)
             early.begin(search, proposal, incumbent)
 
     def _foresee(self, searched: Searched) -> None:

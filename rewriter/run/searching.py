@@ -350,5 +350,6 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         progress=report,
         is_wanted=bench.is_worth_going_on,
         met=bench.kernels.foresee,
+        counted=bench.figures.count,
     )
     return ModelSearch(model, costs, search)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,16 @@ from rewriter.reference import InputError, bind_sizes, check_data, check_memory,
 from rewriter.run.background import in_background
 from rewriter.run.options import Options
 from rewriter.run.target import Target
+from rules_db.entries import RuleBook
 from rules_db.files import check_writable
+from rules_db.library import open_presumed, presumed_rules
+from rules_db.trust.certificate import Trust
+from rules_db.trust.rule import Rule
 
-__all__ = ["Task", "default_output", "not_judged", "read_task", "without_previews"]
+__all__ = ["Task", "default_output", "names_rules", "not_judged", "read_task", "without_previews"]
 
+_ALIKE = 3
+"""Names that a question about an unknown one is answered with."""
 _SHOWN = 4
 """Operators that a line on what is not understood names."""
 
@@ -41,7 +48,8 @@ class Task:
         cleaned: what cleaning did, where ``model`` is its result.
         written: a file of that, which lasts as long as the run.
         is_unclean: something was to be cleaned up, and outputs would not have been the same.
-        remarks: what else the user should know about the model.
+        rules: those that were given; ``None`` for the shipped ones.
+        remarks: what else the user should know about the model and the rules.
     """
 
     model: Model
@@ -55,6 +63,7 @@ class Task:
     cleaned: Cleaned | None = None
     written: Path | None = None
     is_unclean: bool = False
+    rules: RuleBook | None = None
     remarks: tuple[str, ...] = ()
 
     @property
@@ -84,11 +93,13 @@ class Task:
 
 
 def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, options: Options, target: Target) -> Task:
-    """Reads a model and sees whether the rest of the task fits it.
+    """Reads a model, and rules that are given, and sees whether the rest of the task fits it.
 
     Ensures that ``output`` lies in a directory that exists and is none of the model's own files unless that was asked for, that
     every dimension symbol of an input has a size, that what is computed can be held where it is going to be, and that the user's
     data are inputs of the model.
+
+    What is given is read whether or not the run comes to use it: a budget that ends early must hide no mistake.
 
     Args:
         output: default is the model's name with ``.superopt.onnx``, or the model's file where it is to be replaced; a model in
@@ -97,6 +108,8 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
     Raises:
         ModelError, InputError, StoreError: one clear message each.
     """
+    told = list[str]()
+    rules = _given_rules(options, told.append)
     model = load(source)
     if options.searches:
         in_background(model.digest)  # the key of all that is remembered of it, which is asked for once it is cleaned up
@@ -105,8 +118,32 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
     sizes, assumed = bind_sizes(model, options.shapes or {}, data=options.data)
     if options.searches or options.clean:
         check_memory(model, sizes)
+    if options.explain is not None:
+        _check_asked(model, presumed_rules() if rules is None else rules, options.explain)
     name = "model" if isinstance(source, onnx.ModelProto) else str(source)
-    return Task(model, model, name, path, options, target, sizes, tuple(assumed))
+    return Task(model, model, name, path, options, target, sizes, tuple(assumed), rules=rules, remarks=tuple(told))
+
+
+def names_rules(asked: str, rules: RuleBook) -> bool:
+    """Whether a word is the identity of a rule, or the beginning of one."""
+    return any(name.startswith(asked.rstrip("<>")) for name in rules.ids)
+
+
+def _check_asked(model: Model, rules: RuleBook, asked: str) -> None:
+    """Sees whether there is what is to be explained. Raises InputError where that is no rule, no node and no value."""
+    names = list(dict.fromkeys([*model.values, *(origin.name for origin in model.origins)]))
+    if asked != "all" and asked not in names and not names_rules(asked, rules):
+        near = get_close_matches(asked, filter(None, (*names, *rules.ids)), _ALIKE)
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model{meant}")
+
+
+def _given_rules(options: Options, tell: Callable[[str], None]) -> RuleBook | None:
+    """The rules that options name, if they do; tells which of them this version cannot use. Raises StoreError."""
+    given: str | Sequence[Rule] | None = options.rules
+    if given is None:
+        return None
+    return open_presumed(given, Trust(options.trust), tell) if isinstance(given, str) else RuleBook(given)
 
 
 def without_previews(task: Task, folder: Path) -> Task:

@@ -24,9 +24,9 @@ from rewriter.kernels.parts import parts_for
 from rewriter.reference import observed_sizes
 from rewriter.run.background import Background, Beside, Presumption, taking_turns
 from rewriter.run.clock import Clock
+from rewriter.run.judgement import RunFigures
 from rewriter.run.kernels import RunKernels
 from rewriter.run.notes import Notes
-from rewriter.run.options import Options
 from rewriter.run.referring import Ahead
 from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.target import asks_for_kernels
@@ -36,8 +36,7 @@ from rewriter.search.ranges import ConstantRanges, read_by_guards
 from rewriter.search.strategy import STRATEGIES, MoveKind
 from rules_db.entries import RuleBook, not_used
 from rules_db.late import LateModule
-from rules_db.library import open_presumed, presumed_rules
-from rules_db.trust.certificate import Trust
+from rules_db.library import presumed_rules
 from rules_db.trust.rule import Rule
 
 __all__ = ["Progress", "Recorded", "Workbench", "open_workbench"]
@@ -71,6 +70,7 @@ class Workbench:
         reference_ahead: the process of the reference, where it was begun with the run.
         carried: the best that searches of this run found in a model that was refused then.
         constants: ranges of the model's constants.
+        figures: of searching.
     """
 
     task: Task
@@ -87,6 +87,7 @@ class Workbench:
     reference_ahead: Ahead | None = None
     carried: list[Recorded] = field(default_factory=list)
     constants: ConstantRanges = field(default_factory=ConstantRanges)
+    figures: RunFigures = field(default_factory=RunFigures)
 
     def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.
@@ -199,14 +200,6 @@ def _open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes
     return RunKernels(task.model)
 
 
-def _rules(options: Options, tell: Callable[[str], None]) -> RuleBook:
-    """The rules that options name; tells which of them this version cannot use. Raises StoreError."""
-    given: str | Sequence[Rule] | None = options.rules
-    if given is None:
-        return presumed_rules()
-    return open_presumed(given, Trust(options.trust), tell) if isinstance(given, str) else RuleBook(given)
-
-
 def _with_best(progress: Progress, notes: Notes) -> Progress:
     """Tells what goes on with the best so far behind it."""
 
@@ -274,9 +267,9 @@ def open_workbench(
         background.begin(partial(_read, constants, read_by_guards(task.model.graph), target.run_on != "cpu"))
         with clock.lap("import"):
             progress("loading rules and measured costs")
-            if options.rules is None:
+            if task.rules is None:
                 futures.append(background.begin(partial(_unless_it_fails, check_ahead())))
-            rules = _rules(options, notes.add)
+            rules = presumed_rules() if task.rules is None else task.rules
             # Whatever else the cache holds must not change what a run that measures nothing gives.
             path = (options.cache or default_profile_path()) if task.measures else None
             store = ProfileStore(

@@ -36,6 +36,10 @@ def _unheard(_: Candidate) -> None:
     return None
 
 
+def _uncounted(expanded: int, generated: int) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
     """When the search stops.
@@ -95,6 +99,7 @@ class Backtracking:
             they are proposed for shows there.
         is_wanted: whether somebody still wants what it finds: else it ends as if its time were over.
         met: called with the best candidate so far when a part of the search ends, where it is another one than before.
+        counted: called when a search ends, whatever ends it, with how many candidates it expanded and generated.
     """
 
     moves: Moves
@@ -107,6 +112,7 @@ class Backtracking:
     starts: tuple[Generator, ...] = ()
     is_wanted: Callable[[], bool] = lambda: True
     met: Callable[[Candidate], None] = _unheard
+    counted: Callable[[int, int], None] = _uncounted
 
     def unheard(self) -> Backtracking:
         """The same search, which tells nobody what it meets."""
@@ -142,6 +148,7 @@ class Backtracking:
             start = self.moves.start(graph)
             rest = Rest(_Record(start, start, told=start), self.strategy.phases)
         record, interrupted = rest.record, False
+        before = record.expanded, record.generated
         try:
             with rare_collections():
                 while rest.phases:
@@ -151,6 +158,8 @@ class Backtracking:
                     rest.leave_phase()
         except KeyboardInterrupt:
             record.stopped, interrupted = "interrupted; the best so far was kept", True
+        finally:
+            self.counted(record.expanded - before[0], record.generated - before[1])
         better: dict[int, Candidate] = {}
         for candidate in sorted(record.better, key=lambda candidate: (candidate.cost, len(candidate.moves))):
             better.setdefault(candidate.graph.digest, candidate)

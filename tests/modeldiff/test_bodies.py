@@ -37,8 +37,8 @@ def scan(body: str, attributes: str = "", **tensors: Any) -> ModelProto:
     return small_model(text, **{**TENSORS, **tensors})
 
 
-def nested(inner: str) -> ModelProto:
-    then = f"""a = MatMul(x, w) z = ReduceSum<keepdims = 0>(a) q = Greater(z, bound)
+def nested(inner: str, around: str = "") -> ModelProto:
+    then = f"""{around} a = MatMul(x, w) z = ReduceSum<keepdims = 0>(a) q = Greater(z, bound)
         u = If(q) <then_branch = n () => (float[4,8] p) {{ {inner} }}, else_branch = f () => (float[4,8] k) {{ k = Relu(a) }}>"""
     return branches(then)
 
@@ -159,6 +159,68 @@ def test_two_nodes_that_take_one_condition_are_not_mistaken(tmp_path: Path) -> N
     assert compared(tmp_path, before, two("uy = Gemm(x, w, b)", "a = MatMul(x, w) uz = Sub(a, b)")).verdict is Equality.PROVED
     comparison = compared(tmp_path, before, two("uy = Gemm(x, w, b)", "a = MatMul(x, w) uz = Add(a, b)"))
     assert comparison.verdict is Equality.DIFFERENT and [name for name, _ in named(comparison)] == ["uz"], text_of(comparison)
+
+
+SUM = "k = Add(q, h) g = Tanh(k) o = Relu(g)"
+PRODUCTS = "q = MatMul(x, w)", "f = MatMul(x, w) q = Add(f, b)"
+
+
+def outside(around: str, body: str, count: int = 3) -> ModelProto:
+    """A loop behind what is computed around it."""
+    text = f"""(float[4,8] x) => (float[4,8] y, float[{count},4,8] s) {{ {around} y, s = Loop(n, yes, x)
+        <body = l (int64 i, bool c, float[4,8] h) => (bool d, float[4,8] g, float[4,8] o) {{ d = Identity(c) {body} }}> }}"""
+    return small_model(text, **TENSORS, n=count, yes=np.bool_(True))
+
+
+@pytest.mark.parametrize("is_forward", [True, False], ids=["out", "in"])
+@pytest.mark.parametrize(
+    ("within", "moved"),
+    [
+        (branches(f"{PRODUCTS[0]} u = Relu(q)"), branches("u = Relu(q)", around=PRODUCTS[0])),
+        (branches(f"{PRODUCTS[1]} u = Relu(q)"), branches("q = Add(f, b) u = Relu(q)", around="f = MatMul(x, w)")),
+        (
+            branches(f"{PRODUCTS[0]} u = Relu(q)", "v = Tanh(p)", "p = MatMul(x, w)"),
+            branches("u = Relu(p)", "v = Tanh(p)", "p = MatMul(x, w)"),
+        ),
+        (
+            branches("u = Relu(q)", "j = MatMul(x, w) l = Add(j, b) v = Neg(l)", PRODUCTS[1]),
+            branches("u = Relu(q)", "v = Neg(q)", PRODUCTS[1]),
+        ),
+        (outside("", f"{PRODUCTS[0]} {SUM}"), outside(PRODUCTS[0], SUM)),
+        (outside("e = Neg(x)", f"q = Abs(e) {SUM}"), outside("e = Neg(x) q = Abs(e)", SUM)),
+        (nested("j = MatMul(x, w) p = Tanh(j)"), nested("p = Tanh(a)")),
+        (nested("j = Neg(x) p = Tanh(j)"), nested("p = Tanh(j)", "j = Neg(x)")),
+    ],
+    ids=["branch", "two", "shared", "other branch", "loop", "chain", "nested", "one level"],
+)
+def test_what_moved_into_a_body_or_out_of_it_is_proved(
+    within: ModelProto, moved: ModelProto, is_forward: bool, tmp_path: Path
+) -> None:
+    comparison = compared(tmp_path, *((within, moved) if is_forward else (moved, within)))
+    assert comparison.verdict is Equality.PROVED, text_of(comparison)
+
+
+@pytest.mark.parametrize("is_forward", [True, False], ids=["out", "in"])
+@pytest.mark.parametrize(
+    ("within", "moved"),
+    [
+        (branches(f"{PRODUCTS[0]} u = Relu(q)"), branches("u = Relu(q)", around="p = Neg(x) q = MatMul(p, w)")),
+        (branches("q = Neg(x) u = Relu(q)", "v = Tanh(x)"), branches("u = Relu(q)", "v = Tanh(x)", "q = Tanh(x)")),
+        (outside("", f"{PRODUCTS[0]} {SUM}"), outside(f"{PRODUCTS[0]} l = Neg(q)", SUM.replace("q", "l"))),
+        (outside("", f"q = MatMul(h, w) {SUM}"), outside(PRODUCTS[0], SUM)),
+        (nested("j = MatMul(x, w) p = Tanh(j)"), nested("p = Tanh(x)")),
+    ],
+    ids=["operand", "operator", "loop", "of an iteration", "nested"],
+)
+def test_what_moved_and_is_another_is_no_proof(within: ModelProto, moved: ModelProto, is_forward: bool, tmp_path: Path) -> None:
+    comparison = compared(tmp_path, *((within, moved) if is_forward else (moved, within)))
+    assert comparison.verdict is Equality.DIFFERENT, text_of(comparison)
+
+
+def test_what_is_drawn_in_each_iteration_is_not_drawn_once(tmp_path: Path) -> None:
+    drawing = "q = RandomNormalLike(x)"
+    comparison = compared(tmp_path, outside("", f"{drawing} {SUM}"), outside(drawing, SUM))
+    assert comparison.verdict in (Equality.UNDECIDED, Equality.DIFFERENT), text_of(comparison)
 
 
 def test_reports_say_what_is_known_of_bodies(tmp_path: Path) -> None:

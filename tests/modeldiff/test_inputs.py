@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 
 from modeldiff.compare import Equality, ModelComparison
 from modeldiff.telling import as_json, sentence
 from modeldiff.telling import tested_on as inputs_in_words
 from rewriter.reference import InputError
+from rewriter.run.cleaning import at_sizes_that_run
+from rewriter.run.options import Options
+from rewriter.run.target import choose_target
+from rewriter.run.task import read_task
 from tests.support.compared import compared, text_of
 from tools.fuzz.diffs import drawn, small_model
 
@@ -75,6 +79,27 @@ def test_a_model_that_does_not_run_at_other_sizes_differs(tmp_path: Path) -> Non
     comparison = compared(tmp_path, small_model(f"{FREE} {{ y = Relu(x) }}"), after)
     assert comparison.verdict is Equality.DIFFERENT
     assert any("runs the model before on inputs at scale 100 and M = 1" in note for note in comparison.notes)
+
+
+def test_models_are_compared_at_sizes_at_which_they_run(tmp_path: Path) -> None:
+    """Those that a run of one of them finds, too: the model says nothing of 512."""
+
+    def windows(text: str) -> ModelProto:
+        return small_model(f"(float[N,M] x) => (float[K,512] y) {{ r = Reshape(x, rows) {text} }}", rows=[-1, 512], b=drawn(512))
+
+    before = windows("p = Relu(r) y = Add(p, b)")
+    comparison = compared(tmp_path, before, windows("p = Relu(r) q = Relu(p) y = Add(q, b)"), seconds=0)
+    assert comparison.verdict is Equality.TESTED and len(comparison.inputs.outputs) >= 2, text_of(comparison)
+    assert any(note.startswith("compared with N = 1, M = 512;") for note in comparison.notes)
+    task = read_task(tmp_path / "0.onnx", None, Options(), choose_target(Options()))
+    resized = at_sizes_that_run(task)
+    assert resized is not None and resized.assumed == ("N = 1", "M = 512")
+    assert compared(tmp_path, before, windows("p = Abs(r) y = Add(p, b)")).verdict is Equality.DIFFERENT
+    never = windows("p = Relu(r) k = Reshape(p, odd) l = Reshape(k, rows) y = Add(l, b)")
+    never.graph.initializer.append(numpy_helper.from_array(np.int64([-1, 511]), "odd"))
+    comparison = compared(tmp_path, never, before)
+    assert any("onnxruntime does not run the model before" in note for note in comparison.notes)
+    assert any(note.startswith("compared with N = 1, M = 128;") for note in comparison.notes)
 
 
 def test_sizes_that_one_model_alone_leaves_open_are_those_of_the_other(tmp_path: Path) -> None:

@@ -163,6 +163,15 @@ def _rewritten_branches() -> Pair:
     )
 
 
+def _moved_branches() -> Pair:
+    text = """(float[4,4] x, float[4,4] z, int64[1] n) => (float[4,4] y) {{ c = Cast<to = 9>(n) {}
+        y = If(c) <then_branch = t () => (float[4,4] u) {{ {} u = Sub(p, q) }},
+        else_branch = e () => (float[4,4] v) {{ {} v = Sub(q, a) }}> }}"""
+    before = text.format("a = MatMul(x, w) q = Tanh(a)", "m = MatMul(x, w) p = Add(m, r)", "")
+    after = text.format("a = MatMul(x, w)", "p = Add(a, r) q = Tanh(a)", "q = Tanh(a)")
+    return small_model(before, **_TENSORS), small_model(after, **_TENSORS)
+
+
 def _loop() -> Pair:
     text = """(float[4,4] x, float[4,4] z) => (float[4,4] y, float[3,4,4] q) {{ a = Abs(z)
         y, q = Loop(three, yes, x) <body = b (int64 i, bool c, float[4,4] h) => (bool d, float[4,4] g, float[4,4] o)
@@ -171,6 +180,15 @@ def _loop() -> Pair:
     return small_model(text.format("m = MatMul(h, w) s = Add(m, r)"), **tensors), small_model(
         text.format("s = Gemm(h, w, r)"), **tensors
     )
+
+
+def _moved_loop() -> Pair:
+    text = """(float[4,4] x, float[4,4] z) => (float[4,4] y, float[3,4,4] q) {{ {}
+        y, q = Loop(three, yes, x) <body = b (int64 i, bool c, float[4,4] h) => (bool d, float[4,4] g, float[4,4] o)
+            {{ d = Identity(c) {} s = Add(h, m) g = Tanh(s) t = Mul(g, a) o = Sub(t, r) }}> }}"""
+    tensors = {"three": 3, "yes": np.bool_(True), **_TENSORS}
+    before, after = text.format("a = Abs(z)", "m = MatMul(a, w)"), text.format("k = Abs(z) m = MatMul(k, w)", "a = Abs(z)")
+    return small_model(before, **tensors), small_model(after, **tensors)
 
 
 def _scan() -> Pair:
@@ -233,7 +251,9 @@ PAIRS: Mapping[str, Callable[[], Pair]] = {
         _recurrent,
         _branches,
         _rewritten_branches,
+        _moved_branches,
         _loop,
+        _moved_loop,
         _scan,
         _function,
         _counted,

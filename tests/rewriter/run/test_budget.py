@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -11,16 +13,21 @@ from typing import Any
 import onnx
 import pytest
 from onnx.parser import parse_model
+from rich.console import Console
 
 from mugraph.deadline import BudgetSpent, Deadline
 from mugraph.onnx import load, open_in
 from rewriter import optimize
+from rewriter.cli.summary import print_summary
 from rewriter.cost import CostModel
 from rewriter.reference import nodes
 from rewriter.run.cleaning import Unclean
+from rewriter.run.judging import Judge
 from rewriter.run.proposing import Proposer
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
+from rewriter.search.candidate import Candidate
+from rewriter.search.expansion import Expansion
 from rewriter.search.matcher import Matcher, MatchPool
 from rules_db.entries import Entry
 from rules_db.files import StoreError
@@ -69,6 +76,40 @@ def test_a_run_ends_in_whatever_it_does_when_its_budget_does(tmp_path: Path, mon
         presumed_rules.cache_clear()
         assert any(words in outcome.message for words in ("the budget ended", "the budget was spent")), name
         assert outcome.seconds["total"] < 20 and outcome.cleaned and ops(tmp_path / "o.onnx") == cleaned_ops(source)
+
+
+def _spent(*_: Any) -> None:
+    raise BudgetSpent("the budget ended, as a test wants it")
+
+
+@pytest.mark.parametrize("place", ["in a search", "between two", "after the last"])
+def test_what_was_found_when_the_budget_ended_is_counted(place: str, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The summary said that there were no candidates."""
+    options: dict[str, Any] = {"provider": "cpu", "rules": list(RULES), "budget": 60, "cache": source.with_name("cache.sqlite")}
+    found = 2
+    if place == "in a search":
+        children = Expansion.children
+
+        def some(*args: Any) -> Iterator[Candidate]:
+            for number, child in enumerate(children(*args)):
+                if number == found:
+                    _spent()
+                yield child
+
+        monkeypatch.setattr(Expansion, "children", some)
+    elif place == "between two":
+        monkeypatch.setattr(ModelSearch, "priced", _spent)
+        monkeypatch.setattr(ModelSearch, "measure", _spent)
+    else:
+        monkeypatch.setattr(Judge, "judge", _spent)
+    output = source.with_name("o.onnx")
+    outcome = optimize(source, output, **options)
+    assert "undecided: the budget ended, as a test wants it" in outcome.message and ops(output) == cleaned_ops(source)
+    assert outcome.generated == found if place == "in a search" else outcome.generated >= found
+    assert outcome.expanded > 0 and outcome.predicted_before > 0
+    console = Console(file=io.StringIO(), width=200)
+    print_summary(outcome, console)
+    assert f", {outcome.generated} candidates, " in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_cleaning_up_ends_when_the_budget_does(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

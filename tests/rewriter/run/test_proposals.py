@@ -94,11 +94,12 @@ def test_figures_of_searching_survive_an_interruption(source: Path, monkeypatch:
 
     with workbench(source, RULES) as bench:
         proposer = proposer_of(bench)
-        assert proposer.predictions == Predictions()
+        assert bench.figures.predictions == Predictions()
         monkeypatch.setattr("rewriter.run.searching.ModelSearch.run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             proposer.propose()
-        assert proposer.predictions.start > 0 and proposer.predictions.expanded == 0
+        told = bench.figures.predictions
+        assert told.start > 0 and told.expanded > 0 and told.generated > 0, "a glance came before"
 
 
 def test_a_round_at_other_prices_takes_nothing_away(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

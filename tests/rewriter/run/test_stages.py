@@ -62,7 +62,7 @@ def test_sizes_that_nobody_gave_are_told(tmp_path: Path) -> None:
 
 def test_without_a_budget_nothing_is_opened(source: Path, own_cache: Path) -> None:
     shutil.rmtree(own_cache)
-    with workbench(source, rules="no such.rules", cache=source, budget=0) as bench:  # type: ignore[arg-type]
+    with workbench(source, RULES, cache=source, budget=0) as bench:
         assert not bench.rules and bench.store.verdict("opened") is None and not bench.kernels.can_be_used
     assert not own_cache.exists()
 
