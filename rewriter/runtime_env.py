@@ -36,6 +36,7 @@ __all__ = [
     "limit_threads",
     "new_session",
     "pick_provider",
+    "second_cache",
     "settings_elsewhere",
     "triton_version",
     "usable_providers",
@@ -313,6 +314,19 @@ def _processor() -> str:
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@functools.cache
+def second_cache() -> int | None:
+    """Bytes of a core's second cache, as Linux has them; ``None`` where the machine does not say."""
+    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            level, size = (folder.joinpath(name).read_text().strip() for name in ("level", "size"))
+            if level == "2":
+                return int(size.removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return None
 
 
 @functools.cache

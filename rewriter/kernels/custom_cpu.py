@@ -19,7 +19,7 @@ from mugraph.blocks.statements import InvalidBlock
 from mugraph.graph import Graph
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import recall_all
-from rewriter.cost.schedules.cpu import cpu_schedules
+from rewriter.cost.schedules.cpu import SECOND_CACHE, cpu_schedules
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.c.compile import LEVELS, Level
 from rewriter.kernels.c.objects import ObjectCompiler, levels_here
@@ -29,7 +29,7 @@ from rewriter.kernels.measure.processes import KernelTimer, Trial
 from rewriter.kernels.measure.trials import NotMeasured
 from rewriter.kernels.parts import parts_for
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
-from rewriter.runtime_env import cores, usual_threads
+from rewriter.runtime_env import cores, second_cache, usual_threads
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
@@ -129,8 +129,11 @@ class CpuKernels(CustomKernels):
         return trials
 
     def _schedules(self, kernel: Kernel, most: int) -> list[tuple[Schedule, ...]]:
-        """At most so many that are worth a trial, for the threads that a session has; the same anywhere where none is tried."""
-        return cpu_schedules(kernel, self.sizes, most, (usual_threads() or cores()) if self._can_time else 1)
+        """At most so many that are worth a trial, for this processor and the threads that a session has; the same anywhere where
+        none is tried."""
+        if not self._can_time:
+            return cpu_schedules(kernel, self.sizes, most)
+        return cpu_schedules(kernel, self.sizes, most, usual_threads() or cores(), second_cache() or SECOND_CACHE)
 
     def _in_parts(self, scheduled: Scheduled, fewest: bool) -> list[Scheduled]:
         """The same with its numbers in parts where that makes another text for this processor, and as it is.

@@ -138,3 +138,8 @@ def test_threads_of_a_session_stop_spinning_with_its_run_where_that_is_asked(
     new_session(model, lingering=lingering).run(None, {**FEED, "times": np.asarray(2)})
     assert entry("session.force_spinning_stop") == (None if lingering else "1")
     assert entry("session.intra_op.allow_spinning") is None
+
+
+def test_a_second_cache_is_what_the_processor_says() -> None:
+    size = runtime_env.second_cache()
+    assert size is None or (size % (128 << 10) == 0 and 128 << 10 <= size <= 64 << 20)

@@ -2,6 +2,7 @@
 
     python -m tools.bench.cpu_products                     the table of float32 products on this processor's instructions
     python -m tools.bench.cpu_products --shape 128x768x768 --level x86-64-v3
+    python -m tools.bench.cpu_products --tiles 256x64x512  beside them, floats under tiles of so many columns, rows and steps
     python -m tools.bench.cpu_products --bytes             DynamicQuantizeLinear, MatMulInteger and the scales, as one function
 
 Ours are block graphs of one product, with numbers as they are (``floats``) and as three or two bfloat16 parts (``six`` and
@@ -33,9 +34,10 @@ from rich.table import Table
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import next_power
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_term
-from rewriter.cost.schedules.cpu import cpu_schedules
+from rewriter.cost.schedules.cpu import SECOND_CACHE, cpu_schedules
 from rewriter.kernels.c import CSource, generate
 from rewriter.kernels.c.calling import BoundKernel, aligned, opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
@@ -43,6 +45,7 @@ from rewriter.kernels.c.objects import ObjectCompiler
 from rewriter.kernels.c.products import StoredProduct, dynamic_quantized
 from rewriter.kernels.c.tiles import TileTarget
 from rewriter.kernels.fuse.lower import lower
+from rewriter.runtime_env import second_cache
 
 __all__ = ["NativeProduct", "plain_product"]
 
@@ -59,8 +62,8 @@ SHAPES = (
 )
 OURS: Mapping[str, int] = {"floats": 1, "six": 3, "three": 2}
 """Parts of numbers."""
-_TRIALS = 4
-"""Schedules of which the fastest is taken."""
+_TRIALS = 3
+"""Schedules of which the fastest is taken: so many a run times where no numbers are in parts."""
 _WEIGHTS = 4
 """Products of a case."""
 _QUICK = 5
@@ -88,9 +91,20 @@ class _LoadedProduct:
         return prepared(self.source, self.library, (left, weights))
 
 
-def _built(kernel: Kernel, m: int, parts: int, level: Level) -> list[_LoadedProduct]:
-    """A product of so many rows under the schedules that a run tries first."""
-    schedules = [replace(one, ahead=("right",), parts=parts) for (one,) in cpu_schedules(kernel, {"m": m}, _TRIALS)]
+def _tried(kernel: Kernel, m: int) -> list[Schedule]:
+    """The schedules that a run tries first for so many rows."""
+    return [one for (one,) in cpu_schedules(kernel, {"m": m}, _TRIALS, second_cache=second_cache() or SECOND_CACHE)]
+
+
+def _cut(tiles: str, m: int) -> Schedule:
+    """A schedule of so many columns, rows and steps (``256x64x512``), and no more rows than so many need."""
+    n, rows, k = (int(size) for size in tiles.split("x"))
+    return Schedule((("n", n), ("m", min(rows, next_power(m))), ("k", k)), warps=1, stages=1)
+
+
+def _built(kernel: Kernel, schedules: Sequence[Schedule], parts: int, level: Level) -> list[_LoadedProduct]:
+    """A product under some schedules."""
+    schedules = [replace(one, ahead=("right",), parts=parts) for one in schedules]
     sources = [generate(kernel, [schedule]) for schedule in schedules]
     built = []
     compiled = ObjectCompiler().compile([("a product", source.text) for source in sources], [level])
@@ -220,16 +234,16 @@ class _ProductCase:
 
         self._add("onnxruntime", run, results)
 
-    def add_kernel(self, name: str, several: Sequence[_LoadedProduct]) -> Schedule:
+    def add_kernel(self, name: str, several: Sequence[_LoadedProduct], clock: Callable[[], float]) -> Schedule:
         """Adds the fastest of several, whose schedule is returned."""
         trials = [(each, [each.bound(self.left, weights) for weights in self.weights]) for each in several]
         times = np.full((_QUICK, len(trials)), np.inf)
         for row in times:
             for at, (_, products) in enumerate(trials):
-                start = time.perf_counter()
+                start = clock()
                 for product in products:
                     product.run()
-                row[at] = time.perf_counter() - start
+                row[at] = clock() - start
         best, products = trials[int(np.argmin(times.min(axis=0)))]
 
         def run() -> None:
@@ -306,18 +320,28 @@ def _check(name: str, built: _LoadedProduct, k: int, n: int) -> None:
 @click.option("--shape", "shapes", multiple=True, default=SHAPES, help="M×K×N, as 128x768x768.")
 @click.option("--level", type=click.Choice(list(LEVELS)), help="The instruction set; this processor's last by default.")
 @click.option("--only", multiple=True, type=click.Choice(list(OURS)), default=tuple(OURS), help="Which of ours.")
+@click.option("--tiles", multiple=True, help="Columns, rows and steps of tiles, as 256x64x512: floats under these, too.")
 @click.option("--bytes", "quantized", is_flag=True, help="Products of bytes in place of floats.")
 @click.option("--seconds", default=_SECONDS, show_default=True, help="For the rounds of a shape.")
 @click.option("--wall", is_flag=True, help="Times of the clock in place of the thread's processor.")
-def main(shapes: Sequence[str], level: str | None, only: Sequence[str], quantized: bool, seconds: float, wall: bool) -> None:
+def main(
+    shapes: Sequence[str],
+    level: str | None,
+    only: Sequence[str],
+    tiles: Sequence[str],
+    quantized: bool,
+    seconds: float,
+    wall: bool,
+) -> None:
     """Prints the table."""
+    clock = time.perf_counter if wall else time.thread_time
     console, chosen = Console(), LEVELS[level] if level else level_of_processor()
     if chosen is None:
         raise click.ClickException("no instruction set of rewriter/kernels/c/compile.py is known to be here")
     if "amx_tile" in chosen.features:
         _allow_tiles()
     target = TileTarget.of(chosen)
-    names = ("bytes",) if quantized else tuple(only)
+    names = ("bytes",) if quantized else (*only, *tiles)
     columns = (*names, _AGAIN)
     table = Table("M×K×N", "onnxruntime µs (error)", *(f"{name} µs (error)" for name in columns), title=chosen.name)
     for shape in map(_ProductSizes.parse, shapes):
@@ -327,10 +351,12 @@ def main(shapes: Sequence[str], level: str | None, only: Sequence[str], quantize
             if quantized:
                 case.add_bytes(name, NativeProduct(dynamic_quantized(name, shape.k, shape.n, target)))
                 continue
-            built = _built(plain_product(shape.k, shape.n), shape.m, OURS[name], chosen)
+            kernel = plain_product(shape.k, shape.n)
+            schedules = [_cut(name, shape.m)] if name in tiles else _tried(kernel, shape.m)
+            built = _built(kernel, schedules, OURS.get(name, 1), chosen)
             _check(name, built[0], shape.k, shape.n)
-            print(shape, name, dict(case.add_kernel(name, built).tiles), flush=True)
-        times = case.times(seconds, time.perf_counter if wall else time.thread_time)
+            print(shape, name, dict(case.add_kernel(name, built, clock).tiles), flush=True)
+        times = case.times(seconds, clock)
         base, errors = times["onnxruntime"], case.errors()
         errors[_AGAIN] = errors["onnxruntime"]
         cells = [f"{base.min():.0f} ({errors['onnxruntime']:.1e})"]

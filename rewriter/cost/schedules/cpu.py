@@ -2,7 +2,8 @@
 
 An axis that runs along the memory of an output is cut into long tiles, so that vectors are full; rows beside it are few, as many
 as share what the block loads once. The loop goes on by as much as fits. What is closest to the first cache and leaves few
-threads idle is tried first; which is the fastest is measured.
+threads idle is tried first; which is the fastest is measured. Products with stored weights, which are read from panels
+(`rewriter/kernels/c/panels.py`), have a model of their time (docs/kernels_cpu.md).
 """
 
 from __future__ import annotations
@@ -10,13 +11,21 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.schedule import Schedule
-from mugraph.blocks.statements import Accumulate, Dot, next_power
-from mugraph.terms.shape import Undecided, evaluate_dim
+from mugraph.blocks.statements import Accumulate, Compute, Dot, Load, next_power
+from mugraph.terms.shape import DataType, Undecided, evaluate_dim
 
-__all__ = ["blocks_a_thread", "cpu_schedules"]
+__all__ = ["PANELS_STACK", "SECOND_CACHE", "STACK", "blocks_a_thread", "cpu_schedules"]
+
+STACK = 256 << 10
+"""Bytes of tiles that a function may have on the stack of the thread that runs it."""
+PANELS_STACK = 44 << 10
+"""Of which a product with stored weights has so many for itself, at most."""
+SECOND_CACHE = 1 << 20
+"""Bytes of a second cache, where the processor does not say."""
 
 _CACHE_BYTES = 24 << 10
 """Of the tiles of a block: most of a first cache of 32 KiB."""
@@ -32,20 +41,49 @@ _SUM_LONG, _SUM_ROWS, _SUM_LOOP = (64, 256), (16, 64, 128), (128, 512)
 """The same of sums of products: what is loaded serves as many rows as a second cache has room for."""
 _PRODUCT_ROWS = (4, 16, 64)
 """Of other blocks with products, such as attention."""
+_PANEL_LONG, _PANEL_ROWS, _PANEL_LOOP = (64, 128, 256, 512, 1024), (16, 32, 64, 128), (128, 512)
+"""Of sums of products with stored weights."""
+_USUAL = (256, 64, 512)
+"""Columns, rows and steps of the tiles of such products that are tried third, whatever the model says: the best that are known on
+processors with tiles of AMX, where few were measured."""
+_NEAR = 1.5
+"""If the model takes them for no slower than so many times the best, as it does where they leave most threads idle."""
+_PAD = 16
+"""Entries by which rows of a tile may be longer."""
+
+# Of the model of products with stored weights; a unit is the time of a multiplication of a vector. Chosen so that the tiles of 30
+# products of BERT, GPT-2, ViT and T5 with 1 to 512 rows come out in the order that was measured on one thread of a Zen 4.
+_COPY = 5.0
+"""For an entry of the left operand, which every tile of columns copies for itself."""
+_FROM_MEMORY = 10.0
+"""For a vector of weights, which come from memory while the first tile of rows passes."""
+_AWAY = 3.5e-4
+"""For each of the rows of a tile, which take room of the first cache."""
+_FURTHER = 0.02
+"""For each octave by which the weights of a tile are beyond four second caches, about a core's share of all caches, from which
+the tiles of rows after the first take them."""
+_CALL = 1.0
+"""For a step of the loop, of all that a call takes."""
+_ASKING, _JUMP = 8, 0.06
+"""Rows from which on a tile asks ahead for its weights, and what an octave of columns takes, as a share, where none does: then
+the processor has to foresee which panel comes next."""
 
 
-def cpu_schedules(kernel: Kernel, sizes: Mapping[str, int], most: int, threads: int = 1) -> list[tuple[Schedule, ...]]:
+def cpu_schedules(
+    kernel: Kernel, sizes: Mapping[str, int], most: int, threads: int = 1, second_cache: int = SECOND_CACHE
+) -> list[tuple[Schedule, ...]]:
     """The schedules worth a trial, the most promising first. Of a kernel of several block graphs one is varied at a time.
 
     Args:
         sizes: of the kernel's dimension symbols, as they will be measured.
         most: schedules that are returned, one at least.
         threads: that share the blocks.
+        second_cache: bytes that each of them has.
 
     Raises:
         Undecided: a size is not known.
     """
-    per_block = [_of_block(block, sizes, threads) for block in kernel.blocks]
+    per_block = [_of_block(kernel, block, sizes, threads, second_cache) for block in kernel.blocks]
     best = tuple(schedules[0] for schedules in per_block)
     others = [
         (rank, (*best[:number], schedule, *best[number + 1 :]))
@@ -63,11 +101,14 @@ def blocks_a_thread(block: Block, schedule: Schedule) -> int:
     return min(max(_WORTH_BYTES // _bytes(block, schedule, whole), 1), 1024)
 
 
-def _of_block(block: Block, sizes: Mapping[str, int], threads: int) -> list[Schedule]:
+def _of_block(kernel: Kernel, block: Block, sizes: Mapping[str, int], threads: int, second_cache: int) -> list[Schedule]:
     extents = {axis: evaluate_dim(size, sizes) for axis, size in block.sizes.items()}
     known = {axis: size for axis, size in extents.items() if isinstance(size, int)}
     if len(known) < len(extents):
         raise Undecided(f"the schedules of block {block.name} of unknown size")
+    stored = _PanelProduct.of(kernel, block, known)
+    if stored is not None:
+        return stored.schedules(threads, second_cache)
     along = {store.view[-1].index.axis for store in block.stores if store.view}
     beside = [axis for axis in block.grid if axis not in along]
     long: Sequence[int] = _LONG
@@ -81,8 +122,6 @@ def _of_block(block: Block, sizes: Mapping[str, int], threads: int) -> list[Sche
     choices |= {axis: rows for axis in beside[-1:]}
     if block.loop is not None:
         choices[block.loop] = loop
-    capped = {axis: sorted({min(tile, next_power(max(known[axis], 1))) for tile in tiles}) for axis, tiles in choices.items()}
-    made = [Schedule(tuple(zip(capped, tiles, strict=True)), warps=1, stages=1) for tiles in itertools.product(*capped.values())]
 
     def octaves(schedule: Schedule) -> float:
         """How far tiles are from the room that there is, and twice as much the time from that of threads that are never idle.
@@ -91,7 +130,17 @@ def _of_block(block: Block, sizes: Mapping[str, int], threads: int) -> list[Sche
         """
         return abs(math.log2(_bytes(block, schedule, known) / room)) - 2 * math.log2(_busy(block, schedule, known, threads))
 
-    return sorted(made, key=octaves)
+    return sorted(_every(choices, known), key=octaves)
+
+
+def _every(choices: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> list[Schedule]:
+    """One for each choice of a tile for every axis, none of which is longer than its axis needs."""
+    capped = {axis: sorted({_capped(tile, sizes[axis]) for tile in tiles}) for axis, tiles in choices.items()}
+    return [Schedule(tuple(zip(capped, tiles, strict=True)), warps=1, stages=1) for tiles in itertools.product(*capped.values())]
+
+
+def _capped(tile: int, size: int) -> int:
+    return min(tile, next_power(max(size, 1)))
 
 
 def _busy(block: Block, schedule: Schedule, sizes: Mapping[str, int], threads: int) -> float:
@@ -99,6 +148,86 @@ def _busy(block: Block, schedule: Schedule, sizes: Mapping[str, int], threads: i
     blocks = math.prod(-(-sizes[axis] // schedule.tile(axis)) for axis in block.grid)
     tasks = max(-(-blocks // blocks_a_thread(block, schedule)), 1)
     return tasks / (-(-tasks // threads) * threads)
+
+
+@dataclass(frozen=True, eq=False)
+class _PanelProduct:
+    """A block that adds up products of rows with matrices of weights, which are read from panels where they are constants.
+
+    Attributes:
+        rows, columns, loop: the axes of the product.
+        sizes: of all axes.
+    """
+
+    block: Block
+    sizes: Mapping[str, int]
+    rows: str
+    columns: str
+    loop: str
+
+    @staticmethod
+    def of(kernel: Kernel, block: Block, sizes: Mapping[str, int]) -> _PanelProduct | None:
+        """The block as such a product; ``None`` where it is none."""
+        if not _sums_products(block) or block.loop is None:
+            return None
+        columns = {_columns(kernel, block, dot) for dot in block.statements if isinstance(dot, Dot)}
+        (axis,) = columns if len(columns) == 1 else (None,)
+        rows = [each for each in block.grid if each != axis]
+        return None if axis not in block.grid or not rows else _PanelProduct(block, sizes, rows[-1], axis, block.loop)
+
+    def schedules(self, threads: int, second_cache: int) -> list[Schedule]:
+        """By the time that they are expected to take; first two of other columns, then the usual tiles."""
+        choices = {self.columns: _PANEL_LONG, self.rows: _PANEL_ROWS, self.loop: _PANEL_LOOP}
+        every = _every(choices, self.sizes)
+        fitting = [schedule for schedule in every if self._stack(schedule) <= STACK] or every
+        times = {each: self._time(each, second_cache) / self._busy(each, threads) for each in fitting}
+        order = sorted(fitting, key=times.__getitem__)
+        usual = tuple(_capped(tile, self.sizes[axis]) for axis, tile in zip(choices, _USUAL, strict=True))
+        others = [each for each in order if each.tile(self.columns) != order[0].tile(self.columns)]
+        thirds = [each for each in order if tuple(map(each.tile, choices)) == usual and times[each] <= _NEAR * times[order[0]]]
+        return list(dict.fromkeys([order[0], *others[:1], *thirds, *order]))
+
+    def _tiles(self, schedule: Schedule) -> tuple[int, int, int]:
+        """Entries of a tile along rows, columns and the loop."""
+        rows, columns, steps = (min(schedule.tile(x), self.sizes[x]) for x in (self.rows, self.columns, self.loop))
+        return rows, columns, steps
+
+    def _time(self, schedule: Schedule, second_cache: int) -> float:
+        rows, columns, steps = self._tiles(schedule)
+        high, wide, deep = self.sizes[self.rows], self.sizes[self.columns], self.sizes[self.loop]
+        copies = _COPY * -(-wide // columns) / wide
+        first = (math.hypot(rows, _FROM_MEMORY) - rows) / high
+        again = _FURTHER * max(math.log2(4 * columns * deep / (4 * second_cache)), 0.0) if rows < high else 0.0
+        jumps = 0.0 if rows >= _ASKING else _JUMP * math.log2(columns)
+        return (1 + copies + first + again + _AWAY * rows) * (1 + jumps + _CALL / steps)
+
+    def _busy(self, schedule: Schedule, threads: int) -> float:
+        """The share of their time in which so many threads have blocks to run, of which those at an edge are smaller."""
+        cut = [(self.sizes[axis], min(schedule.tile(axis), self.sizes[axis])) for axis in self.block.grid]
+        work, whole = math.prod(size / tile for size, tile in cut), math.prod(size // tile for size, tile in cut)
+        return work / threads / max(work / threads, -(-whole // threads))
+
+    def _stack(self, schedule: Schedule) -> int:
+        """Bytes of sums, and of operands that are computed, about."""
+        block, dots = self.block, [s for s in self.block.statements if isinstance(s, Dot)]
+        computed = {x for dot in dots for x in (dot.left, dot.right) if isinstance(block.defined[x], Compute)}
+        entries = 0
+        for name in (*(name for a in block.accumulators for name in a.names), *computed):
+            *outer, last = (min(schedule.tile(axis), self.sizes[axis]) for axis in block.value_axes[name])
+            entries += math.prod(outer) * (last + _PAD)
+        return PANELS_STACK + 4 * entries
+
+
+def _columns(kernel: Kernel, block: Block, dot: Dot) -> str | None:
+    """The axis of the columns of a product whose one operand is a matrix as it is stored; ``None`` where none is."""
+    for operand in (dot.right, dot.left):
+        load = block.defined[operand]
+        if isinstance(load, Load) and len(load.view) == 2 and dot.over == block.loop:
+            over, columns = (factor.index for factor in load.view)
+            whole = all(isinstance(factor.size, int) for factor in load.view)
+            if whole and over.plain and columns.plain and over.axis == dot.over:
+                return columns.axis if kernel.tensors[load.tensor].dtype == DataType.FLOAT else None
+    return None
 
 
 def _sums_products(block: Block) -> bool:

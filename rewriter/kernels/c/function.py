@@ -28,6 +28,7 @@ from mugraph.blocks.statements import (
 )
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import make, var
+from rewriter.cost.schedules.cpu import STACK
 from rewriter.kernels.c.accumulators import AccumulatorSteps
 from rewriter.kernels.c.bounds import narrowed
 from rewriter.kernels.c.dots import Dots
@@ -42,10 +43,7 @@ from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole
 from rewriter.runtime.plan import Argument, Expression, Launch
 
-__all__ = ["STACK", "CFunction"]
-
-STACK = 256 << 10
-"""Bytes of tiles that a function may have on the stack of the thread that runs it."""
+__all__ = ["CFunction"]
 
 
 class CFunction:

@@ -3,9 +3,10 @@
 A product of a block graph whose right operand is a constant matrix, as it is stored, reads it from panels
 (:mod:`rewriter.kernels.c.tiles`): a step of the contracted axis is two vectors that lie together, where rows of the matrix would
 be pages apart. The left tile is copied to the stack some register tiles of rows and a slab at a time, and a slab of a panel stays
-in the first cache while these pass; meanwhile the one that comes next is asked for, a share with each register tile. The text
-holds for every instruction set: the compiler chooses the tiles and the width of a panel. Where a schedule takes numbers in parts
-and the processor has tiles for it, it chooses those (:mod:`rewriter.kernels.c.parts`), else floats.
+in the first cache while these pass; meanwhile the one that comes next is asked for, a share with each register tile, and so are
+the rows that come next. The text holds for every instruction set: the compiler chooses the tiles and the width of a panel. Where
+a schedule takes numbers in parts and the processor has tiles for it, it chooses those (:mod:`rewriter.kernels.c.parts`), else
+floats.
 """
 
 from __future__ import annotations
@@ -57,9 +58,12 @@ static void panel_add(float *c, int64_t c_m, const float *a, int64_t a_m, int64_
             const int64_t steps = depth - from < PANEL_SLAB ? depth - from : PANEL_SLAB;
             const float *const here = a + top * a_m + from * a_k;
             for (int64_t i = 0; i < high; ++i)
-                if (a_k == 1) __builtin_memcpy(left + i * PANEL_STRIDE, here + i * a_m, 4 * steps);
+                if (a_k == 1 && steps == PANEL_SLAB) __builtin_memcpy(left + i * PANEL_STRIDE, here + i * a_m, 4 * PANEL_SLAB);
                 else
                     for (int64_t k = 0; k < steps; ++k) left[i * PANEL_STRIDE + k] = here[i * a_m + k * a_k];
+            /* the next slab, or below the first of the next rows; one register tile has its rows near anyway */
+            const float *const then = step + from + steps < whole ? here + steps : here + high * a_m - step - from;
+            const int64_t turns = (columns + PANEL - 1) / PANEL * groups, asked = groups > 1 && a_k == 1 ? high : 0;
             for (int64_t n = 0; n < columns; n += PANEL) {
                 const int64_t width = columns - n < PANEL ? columns - n : PANEL;
                 const float *const panel = panels + n * whole + from * PANEL;
@@ -71,6 +75,9 @@ static void panel_add(float *c, int64_t c_m, const float *a, int64_t a_m, int64_
                     const float *const tile = left + start * PANEL_STRIDE;
                     const float *const share = next + group * PANEL_SLAB / groups * PANEL;
                     float *const to = c + (top + start) * c_m + n;
+                    const int64_t turn = n / PANEL * groups + group;
+                    for (int64_t i = turn * asked / turns; i < (turn + 1) * asked / turns; ++i)
+                        for (int64_t k = 0; k < PANEL_SLAB; k += 16) __builtin_prefetch(then + i * a_m + k, 0, 2);
                     if (width == PANEL) floats_tiles[count](tile, panel, to, c_m, steps, 1, share);
                     else {
                         floats_tiles[count](tile, panel, sums, PANEL, steps, 0, share);

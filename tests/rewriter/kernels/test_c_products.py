@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 
@@ -18,8 +18,8 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
 from mugraph.terms.shape import DataType, Dim, TensorType, symbol
 from mugraph.terms.text import parse_term
-from rewriter.cost.schedules.cpu import cpu_schedules
-from rewriter.kernels.c import CSource, generate
+from rewriter.cost.schedules.cpu import PANELS_STACK, cpu_schedules
+from rewriter.kernels.c import CSource, generate, panels
 from rewriter.kernels.c.calling import opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
 from rewriter.kernels.c.function import CFunction
@@ -448,16 +448,51 @@ def test_the_larger_tile_of_a_product_stays_while_the_smaller_ones_pass(
     np.testing.assert_allclose(usual, np.maximum(x.astype(np.float64) @ w + b, 0), rtol=0, atol=100 * bound)
 
 
-@pytest.mark.parametrize("threads, tried", [(1, {3, 6, 12, 24}), (4, {3, 6, 12, 24}), (32, {12, 24, 96})])
-def test_tiles_that_leave_most_threads_idle_are_not_tried(threads: int, tried: set[int]) -> None:
-    """By their number: of 128 rows and 768 columns there are three of 128 rows and 256 columns, and six of 64."""
+def columns_rows_steps(kernel: Kernel, rows: int, most: int, threads: int = 1, second_cache: int = 1 << 20) -> list[list[int]]:
+    """The tiles of the first schedules of a product."""
+    found = cpu_schedules(kernel, {"m": rows}, most, threads, second_cache)
+    return [[schedules[0].tile(axis) for axis in "nmk"] for schedules in found]
 
-    def count(schedules: Sequence[Schedule]) -> int:
-        tiles = dict(schedules[0].tiles)
-        return -(-128 // tiles["m"]) * -(-768 // tiles["n"])
 
-    counts = [count(schedules) for schedules in cpu_schedules(linear(128, 768, 768), {}, 100, threads)]
-    assert set(counts[:6]) == tried and set(counts) == {3, 6, 12, 24, 96}, "none is left out"
+@pytest.mark.parametrize("threads, least, usual", [(1, 1, True), (4, 4, True), (32, 24, False)])
+def test_tiles_that_leave_most_threads_idle_are_not_tried(threads: int, least: int, usual: bool) -> None:
+    """By their number: of 128 rows and 768 columns there are six of 64 rows and 256 columns."""
+    tiles = columns_rows_steps(linear(symbol("m"), 768, 768), 128, 100, threads)
+    assert all(-(-128 // m) * -(-768 // n) >= least for n, m, _ in tiles[:3])
+    assert ([256, 64, 512] in tiles[:3]) == usual and [256, 64, 512] in tiles
+    assert len(tiles) == 36 and tiles.count(tiles[0]) == 1, "none is left out but those that do not fit on the stack"
+
+
+@pytest.mark.parametrize("rows, first", [(1, [64, 1, 512]), (8, [1024, 8, 512]), (32, [1024, 32, 512]), (128, [1024, 32, 512])])
+def test_products_with_stored_weights_have_long_tiles_of_few_rows(rows: int, first: list[int]) -> None:
+    """One row alone asks for nothing ahead, and goes along two panels; the first two differ in columns."""
+    tiles = columns_rows_steps(linear(symbol("m"), 768, 768), rows, 3)
+    assert tiles[0] == first and tiles[1][0] != first[0] and [256, min(rows, 64), 512] in tiles
+
+
+def test_weights_that_pass_again_come_from_near_caches() -> None:
+    """All 3072 steps of 1024 columns are 9 MiB; with a second cache of 4 MiB that is no more than four of them."""
+    kernel = linear(symbol("m"), 3072, 1024)
+    assert columns_rows_steps(kernel, 512, 1)[0][0] < 1024
+    assert columns_rows_steps(kernel, 512, 1, second_cache=4 << 20)[0][0] == 1024
+
+
+@pytest.mark.parametrize("name", ["linear", "twice", "computed"])
+def test_tiles_of_products_fit_on_the_stack(name: str) -> None:
+    """Of two sums beside each other, too, and of rows that are computed."""
+    matrices = {"x": (512, 768), "w": (768, 3072), "v": (768, 3072)}
+    terms = {"linear": "MatMul(x, w)", "twice": "Mul(MatMul(x, w), MatMul(x, v))", "computed": "MatMul(Relu(x), w)"}
+    types = {each: TensorType(DataType.FLOAT, matrices[each]) for each in ("x", "w", *("v" * (name == "twice")))}
+    kernel = lower("fits", types, [("y", parse_term(terms[name]))])
+    tried = cpu_schedules(kernel, {}, 100)
+    widest = max(schedule.tile("n") for (schedule,) in tried if schedule.tile("m") == 32)
+    assert widest == (512 if name == "twice" else 1024)
+    for (schedule,) in tried:
+        generate(kernel, [replace(schedule, ahead=tuple(types.keys() - {"x"}))])
+
+
+def test_the_stack_of_panels_is_known_to_schedules() -> None:
+    assert panels.PANELS_STACK <= PANELS_STACK < panels.PANELS_STACK + (2 << 10)
 
 
 def test_schedules_of_products_have_many_rows() -> None:
