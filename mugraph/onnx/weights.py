@@ -248,10 +248,10 @@ class Weights:
         left = place.length
         with place.path.open("rb", buffering=0) as file:
             file.seek(place.offset)
-            view = None if buffer is None else memoryview(buffer)
+            room = None if buffer is None else memoryview(buffer)
             while left:
                 most = min(left, size)
-                piece = file.read(most) if view is None else view[: file.readinto(view[:most]) or 0]
+                piece = file.read(most) if room is None else room[: file.readinto(room[:most]) or 0]
                 if not piece:
                     raise ModelError(f"{self.label}: {place.path} ended early; copy the file completely")
                 left -= len(piece)
