@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from mugraph.onnx.bodies import GraphBody
 from mugraph.onnx.function import OVERLOADS_FROM_IR
-from mugraph.onnx.literals import tensor_of
+from mugraph.onnx.literals import head_of, tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import ValueNames
 from mugraph.onnx.nodes import WrittenNode
@@ -20,6 +21,8 @@ from mugraph.onnx.sources import Leaf, ValueSources
 
 __all__ = ["Emission", "assemble", "assemble_body"]
 
+_LARGE = 1 << 12
+"""Bytes of a constant from which on a message holds none of them: each takes a copy there, and another one out of it."""
 _PARTS = ("node", "initializer", "sparse_initializer", "value_info", "quantization_annotation")
 
 
@@ -31,15 +34,19 @@ class Emission:
         shell: the model without the main graph's initializers.
         initializers: those, large ones stored.
         fresh: names of the initializers that the model did not have before.
+        arrays: what large ones of these hold, by name: the tensor holds nothing, then.
     """
 
     shell: ModelProto
     initializers: list[TensorProto] = field(default_factory=list)
     fresh: set[str] = field(default_factory=set)
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def joined(self) -> ModelProto:
         """One message; it takes over the shell."""
-        self.shell.graph.initializer.extend(self.initializers)
+        for tensor in self.initializers:
+            array = self.arrays.get(tensor.name)
+            self.shell.graph.initializer.append(tensor if array is None else tensor_of(array, tensor.name))
         return self.shell
 
 
@@ -64,10 +71,11 @@ def assemble(
     shell = ModelProto()
     shell.CopyFrom(base)
     kept = {*training_names(base), *(value.name for value in base.graph.input)}
-    initializers, fresh = _fill(shell.graph, base.graph, model, sources, names, written, literals, kept, frozenset())
+    arrays: dict[str, np.ndarray] = {}
+    initializers, fresh = _fill(shell.graph, base.graph, model, sources, names, written, literals, kept, frozenset(), arrays)
     _import_domains(shell, model.opset)
     _add_functions(shell, functions)
-    return Emission(shell, initializers, fresh)
+    return Emission(shell, initializers, fresh, arrays)
 
 
 def assemble_body(
@@ -104,6 +112,7 @@ def _fill(
     literals: Iterable[TensorProto],
     kept: Collection[str],
     around: Collection[str],
+    apart: dict[str, np.ndarray] | None = None,
 ) -> tuple[list[TensorProto], set[str]]:
     """Replaces the nodes of a graph by written ones, and what belongs to them.
 
@@ -112,6 +121,7 @@ def _fill(
         base: the graph as it came.
         kept: names that stay whether or not a node reads them.
         around: names that are the graph's inputs, or are defined around it.
+        apart: takes what large new initializers hold, by name; they hold it themselves where there is none.
 
     Returns:
         its initializers, and the names of the new ones.
@@ -129,9 +139,11 @@ def _fill(
 
     initializers = [tensor for tensor in base.initializer if tensor.name in leaves]
     graph.sparse_initializer.extend(sparse for sparse in base.sparse_initializer if sparse.values.name in leaves)
-    new = [*literals, *_new_constants(model, base, sources, names, leaves)]
+    are_initializers = model.proto.ir_version >= 4
+    constants = _new_constants(model, base, sources, names, leaves)
+    new = [*literals, *_tensors(constants, apart if are_initializers else None)]
     fresh: set[str] = set()
-    if model.proto.ir_version >= 4:
+    if are_initializers:
         initializers.extend(new)
         fresh.update(tensor.name for tensor in new)
     else:  # there an initializer must be a graph input
@@ -158,8 +170,8 @@ def _names_read(graph: GraphProto, written: Sequence[WrittenNode]) -> set[str]:
 
 def _new_constants(
     model: Model, base: GraphProto, sources: ValueSources, names: ValueNames, leaves: set[str]
-) -> Iterator[TensorProto]:
-    """The constants that stand in no file: folded ones, literals of substitutions, integers known while reading."""
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The constants that stand in no file, by name: folded ones, and integers known while reading."""
     carried = {tensor.name for tensor in base.initializer}
     carried.update(sparse.values.name for sparse in base.sparse_initializer)
     for source, name in names.names.items():
@@ -174,7 +186,18 @@ def _new_constants(
             array = folded
         else:
             continue
-        yield tensor_of(array, name)
+        yield name, array
+
+
+def _tensors(constants: Iterable[tuple[str, np.ndarray]], apart: dict[str, np.ndarray] | None) -> Iterator[TensorProto]:
+    """Constants as tensors; where there is a place apart for what large ones hold, they hold nothing."""
+    for name, array in constants:
+        head = None if apart is None or array.nbytes < _LARGE else head_of(array, name)
+        if apart is None or head is None:
+            yield tensor_of(array, name)
+        else:
+            apart[name] = array
+            yield head
 
 
 def _with_carriers(written: Sequence[WrittenNode], carriers: Mapping[int, NodeProto]) -> Iterator[NodeProto]:

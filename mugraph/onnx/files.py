@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
+from io import FileIO
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from mugraph.deadline import heed
 from mugraph.files import Draft
@@ -23,8 +27,18 @@ _CLONE = 0x40049409
 """Linux's FICLONE."""
 
 
-def _ignore(_: memoryview) -> None:
-    return None
+_SMALL = 1 << 16
+"""Bytes of chunks that are put together before they are written."""
+_FOLLOWED = 1 << 24
+"""Bytes of a file from which on threads follow while it is written."""
+_SYNCED = 1 << 25
+"""Bytes that are written before they are brought to the disk beside those that follow."""
+
+
+class _Digest(Protocol):
+    """Of :mod:`hashlib`."""
+
+    def update(self, data: memoryview, /) -> object: ...
 
 
 class FileSet:
@@ -36,10 +50,14 @@ class FileSet:
     Args:
         target: the model's file, of which errors speak.
         is_lasting: they are to outlive a power failure.
+
+    Attributes:
+        buffer: for a piece of a file that is copied.
     """
 
     def __init__(self, target: Path, *, is_lasting: bool = True) -> None:
         self.target, self.is_lasting = target, is_lasting
+        self.buffer = bytearray(CHUNK)
         self._drafts = ExitStack()
 
     def __enter__(self) -> FileSet:
@@ -50,23 +68,30 @@ class FileSet:
         if isinstance(problem, OSError):
             raise unwritable(self.target, problem) from problem
 
-    def write(
-        self, chunks: Iterable[bytes], final: Path | None = None, observe: Callable[[memoryview], object] = _ignore
-    ) -> Draft:
-        """Writes a draft.
+    def write(self, chunks: Iterable[bytes | memoryview], final: Path | None = None, content: _Digest | None = None) -> Draft:
+        """Writes a draft. What is on its way to the disk, or hashed, is so beside what follows it.
 
         Args:
+            chunks: each is written before the next is asked for.
             final: the file that it is to be; the model's by default.
-            observe: sees all that is written.
+            content: takes all that is written, in the end.
         """
         draft = self._drafts.enter_context(Draft(self.target if final is None else final))
-        for chunk in chunks:
-            for start in range(0, len(chunk), CHUNK):
-                heed()
-                piece = memoryview(chunk)[start : start + CHUNK]
-                observe(piece)
-                draft.file.write(piece)
-        draft.file.flush()
+        with _Followers(draft, content, is_lasting=self.is_lasting) as followers:
+            written, small, descriptor = 0, bytearray(), draft.file.fileno()
+            for chunk in chunks:
+                if len(small) + len(chunk) <= _SMALL:
+                    small += chunk
+                    continue
+                _write(descriptor, memoryview(small))
+                for start in range(0, len(chunk), CHUNK):
+                    heed()
+                    _write(descriptor, memoryview(chunk)[start : start + CHUNK])
+                    followers.follow(written + len(small) + min(start + CHUNK, len(chunk)))
+                written += len(small) + len(chunk)
+                small = bytearray()
+            _write(descriptor, memoryview(small))
+            followers.finish(written + len(small))
         return draft
 
     def replace(self, draft: Draft) -> None:
@@ -99,6 +124,100 @@ class FileSet:
                     draft.file.write(piece)
             draft.file.flush()
             self.settle(draft, final)
+
+
+def _write(descriptor: int, view: memoryview) -> None:
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class _Followers:
+    """Threads that follow a draft while it is written: one hashes it, one has it brought to the disk.
+
+    A context manager that ends them. A failure to bring it to the disk is for whoever does that in the end to tell.
+
+    Args:
+        content: takes all that is written; ``None`` where nobody asks for that.
+        is_lasting: it is to be brought to the disk.
+    """
+
+    def __init__(self, draft: Draft, content: _Digest | None, *, is_lasting: bool) -> None:
+        self._hashing = None if content is None else _Follower(draft.path, partial(_hash, content))
+        self._syncing = _Follower(draft.path, _sync) if is_lasting and sys.platform == "linux" else None
+
+    def __enter__(self) -> _Followers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for follower in (self._hashing, self._syncing):
+            if follower is not None:
+                follower.close()
+
+    def follow(self, written: int) -> None:
+        """So many bytes are written by now."""
+        if written < _FOLLOWED:
+            return
+        if self._hashing is not None:
+            self._hashing.follow(written)
+        if self._syncing is not None and written >= self._syncing.given + _SYNCED and self._syncing.is_idle():
+            self._syncing.follow(written)
+
+    def finish(self, written: int) -> None:
+        """That were all; returns when they are hashed."""
+        if self._hashing is not None:
+            self._hashing.follow(written)
+            self._hashing.wait()
+
+
+class _Follower:
+    """A thread that follows a file while it is written.
+
+    Args:
+        step: does what there is to do with the file and so many more bytes of it.
+
+    Attributes:
+        given: the bytes that it has got, or will get to.
+    """
+
+    def __init__(self, path: Path, step: Callable[[FileIO, int], object]) -> None:
+        self.given, self._step = 0, step
+        self._file = path.open("rb", buffering=0)
+        self._thread = ThreadPoolExecutor(1)
+        self._steps: list[Future[object]] = []
+
+    def is_idle(self) -> bool:
+        """Whether it has got to the end of what it was given."""
+        return all(step.done() for step in self._steps)
+
+    def follow(self, written: int) -> None:
+        """Has it go on up to there."""
+        self._steps.append(self._thread.submit(self._step, self._file, written - self.given))
+        self.given = written
+
+    def wait(self) -> None:
+        """Returns when it has got to the end of what it was given. Raises what it raised."""
+        for step in self._steps:
+            step.result()
+
+    def close(self) -> None:
+        """Has it go no further."""
+        self._thread.shutdown(cancel_futures=True)
+        self._file.close()
+
+
+def _hash(content: _Digest, file: FileIO, count: int) -> None:
+    buffer = memoryview(bytearray(min(count, CHUNK)))
+    while count:
+        piece = buffer[: file.readinto(buffer[: min(count, len(buffer))]) or 0]
+        if not piece:
+            raise OSError(errno.EIO, "a file that is being written became shorter")
+        content.update(piece)
+        count -= len(piece)
+
+
+def _sync(file: FileIO, _: int) -> None:
+    if sys.platform == "linux":
+        os.fdatasync(file.fileno())
 
 
 def _shares_blocks(source: IO[bytes], copy: IO[bytes]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from onnx import ModelProto, TensorProto
 
 from mugraph.onnx.assembly import Emission
+from mugraph.onnx.literals import bytes_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.scopes import nested_tensors
 from mugraph.onnx.weights import Weights, external_entries, is_stored, store_at
@@ -110,7 +111,7 @@ class FileLayout:
 
     def is_folded(self, tensor: TensorProto) -> bool:
         """Whether a tensor was made of an array: then it has its type, its name and raw bytes, which are asked for once."""
-        return tensor.name in self.emission.fresh and tensor.HasField("raw_data")
+        return tensor.name in self.emission.fresh and (tensor.name in self.emission.arrays or tensor.HasField("raw_data"))
 
     def append(self, tensor: TensorProto) -> Piece:
         """A new piece of the new data file."""
@@ -122,22 +123,27 @@ class FileLayout:
         left = [t for position, t in enumerate(self.tensors) if self.is_foreign(t) and position not in self.places]
         return sorted({external_entries(tensor)["location"] for tensor in left})
 
-    def tensor_chunks(self, tensor: TensorProto) -> Iterator[bytes]:
-        """The raw bytes of a tensor, piece by piece."""
+    def tensor_chunks(self, tensor: TensorProto, buffer: bytearray | None) -> Iterator[bytes | memoryview]:
+        """The raw bytes of a tensor, piece by piece.
+
+        Here and below a buffer is what those that lie in a file are read into: each piece stands until the next is asked for.
+        """
         if is_stored(tensor):
-            yield from self.weights.chunks(tensor)
+            yield from self.weights.chunks(tensor, buffer=buffer)
+        elif (array := self.emission.arrays.get(tensor.name)) is not None:
+            yield bytes_of(array)
         else:
             yield tensor.raw_data
 
-    def data_chunks(self, pieces: Iterable[Piece]) -> Iterator[bytes]:
+    def data_chunks(self, pieces: Iterable[Piece], buffer: bytearray | None = None) -> Iterator[bytes | memoryview]:
         """The bytes of a data file, with zeros between the pieces."""
         end = 0
         for piece in pieces:
             yield bytes(piece.offset - end)
-            yield from self.tensor_chunks(piece.tensor)
+            yield from self.tensor_chunks(piece.tensor, buffer)
             end = piece.offset + piece.length
 
-    def model_chunks(self, location: str) -> Iterator[bytes]:
+    def model_chunks(self, location: str, buffer: bytearray | None = None) -> Iterator[bytes | memoryview]:
         """The model file, with the data file under the name ``location``."""
         for position, tensor in enumerate(self.nested, len(self.emission.initializers)):
             place = self.places.get(position)
@@ -159,7 +165,7 @@ class FileLayout:
         for tensor, (head, inline) in zip(self.emission.initializers, heads, strict=True):
             yield key(_GRAPH_INITIALIZER, len(head) + inline) + head
             if inline:
-                yield from self.tensor_chunks(tensor)
+                yield from self.tensor_chunks(tensor, buffer)
 
     def initializer_head(self, position: int, location: str) -> tuple[bytes, int]:
         """The serialised initializer up to its raw bytes, and how many of those follow."""

@@ -234,8 +234,12 @@ class Weights:
         for path in tuple(self.files):
             self._identity(path, f"{self.label}: a file of it")
 
-    def chunks(self, tensor: TensorProto, size: int = CHUNK) -> Iterator[bytes]:
-        """The stored bytes of a tensor, in pieces of so many at most."""
+    def chunks(self, tensor: TensorProto, size: int = CHUNK, buffer: bytearray | None = None) -> Iterator[bytes | memoryview]:
+        """The stored bytes of a tensor, in pieces of so many at most.
+
+        Args:
+            buffer: for bytes that lie in a file, of the size of a piece: each piece stands until the next is asked for.
+        """
         place = self.place(tensor)
         if place.path is None:
             view = memoryview(self.memory)[place.offset : place.offset + place.length]
@@ -244,8 +248,10 @@ class Weights:
         left = place.length
         with place.path.open("rb", buffering=0) as file:
             file.seek(place.offset)
+            room = None if buffer is None else memoryview(buffer)
             while left:
-                piece = file.read(min(left, size))
+                most = min(left, size)
+                piece = file.read(most) if room is None else room[: file.readinto(room[:most]) or 0]
                 if not piece:
                     raise ModelError(f"{self.label}: {place.path} ended early; copy the file completely")
                 left -= len(piece)

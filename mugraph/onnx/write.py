@@ -100,9 +100,9 @@ def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None
         location, is_there = "", True
         if layout.data:
             content = hashlib.sha256()
-            data = files.write(layout.data_chunks(layout.data), observe=content.update)
+            data = files.write(layout.data_chunks(layout.data, files.buffer), content=content)
             location, is_there = _data_place(target, content.hexdigest())
-        written = files.write(layout.model_chunks(location))
+        written = files.write(layout.model_chunks(location, files.buffer))
         if not is_there:
             files.settle(data, target.parent / location)
         own = _data_files(model) if model.path is not None and same_file(model.path, target) else []
@@ -174,7 +174,7 @@ def _target(path: str | Path, has_data: bool) -> Path | None:
     return target
 
 
-def _write_to_device(path: str | Path, chunks: Iterable[bytes]) -> None:
+def _write_to_device(path: str | Path, chunks: Iterable[bytes | memoryview]) -> None:
     """Writes to what is no regular file. Raises ModelError where that fails."""
     try:
         with open(path, "wb") as device:
@@ -236,10 +236,10 @@ def open_in(model: Model, graph: Graph, directory: str | Path, programs: Program
             assert model.path is not None
             files.copy(model.path.parent / location, folder / location)
         if layout.reads_shared and not (folder / SHARED).exists():
-            files.settle(files.write(layout.data_chunks(shared), folder / SHARED), folder / SHARED)
-        data = files.write(layout.data_chunks(layout.data)) if layout.data else None
+            files.settle(files.write(layout.data_chunks(shared, files.buffer), folder / SHARED), folder / SHARED)
+        data = files.write(layout.data_chunks(layout.data, files.buffer)) if layout.data else None
         location = "" if data is None else f"{target.name}.data"
-        written = files.write(layout.model_chunks(location))
+        written = files.write(layout.model_chunks(location, files.buffer))
         if data is not None:
             files.settle(data, folder / location)
         files.replace(written)

@@ -58,6 +58,8 @@ _GLANCE = 2
 """Schedules of a kernel that are timed where there is no time for more."""
 _TRIAL_SECONDS = 0.15
 """What compiling and timing one takes."""
+_COMPILING = 1.5
+"""Seconds to compile the kernels of a candidate, until some took longer in this run."""
 _FIRST_SECONDS = 2.0
 """What the first kernel of a run takes until it is timed at least: the processes that compile and time have to start."""
 _RIVALS = 7
@@ -93,6 +95,9 @@ class CustomKernels:
         measures: the GPU is here and may be asked for times.
         learned: database of multi-level rules of earlier runs, which those of this one are added to; ``None`` for none.
         objection: why one of the rules may not be applied, asked before anything rests on it; empty where it may.
+
+    Attributes:
+        compiling_seconds: what a candidate's kernels take to compile, the longest that was seen.
     """
 
     provider = "cuda"
@@ -128,6 +133,7 @@ class CustomKernels:
         self._known: dict[Kernel, float | None] = {}
         self.timed = 0
         self._longest = _FIRST_SECONDS
+        self.compiling_seconds = _COMPILING
         self._compiling, self._wanted = list[ThreadPoolExecutor](), Deadline()
         self.ahead: tuple[Future[object], ...] = ()
         self._foreseen: set[tuple[Kernel, float | None]] = set()
@@ -419,7 +425,10 @@ class CustomKernels:
         self, chosen: Sequence[Scheduled], architectures: Sequence[Architecture]
     ) -> tuple[dict[Kernel, CompiledKernel], dict[Kernel, str]]:
         """Compiles kernels, which ask for their constants before they wait for the kernel before them."""
-        return compile_kernels(list(map(self._with_constants, chosen)), self.compiler, architectures)
+        began = time.monotonic()
+        compiled = compile_kernels(list(map(self._with_constants, chosen)), self.compiler, architectures)
+        self.compiling_seconds = max(self.compiling_seconds, time.monotonic() - began)
+        return compiled
 
     def _with_constants(self, chosen: Scheduled) -> Scheduled:
         """A kernel whose schedules say which of its inputs are constants."""

@@ -88,10 +88,11 @@ def clean_tasks(
         if is_refused(cleaned.model.proto):
             continue
         (place := folder / f"{depth.name.lower()}-{'named' if is_named else 'unnamed'}").mkdir(parents=True)
+        since = time.monotonic()
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
-        sizes = _sizes(task, cleaned.model)
+        seconds, sizes = time.monotonic() - since, _sizes(task, cleaned.model)
         yield (
-            replace(task, model=cleaned.model, cleaned=cleaned, written=path, sizes=sizes),
+            replace(task, model=cleaned.model, cleaned=cleaned, written=path, seconds_to_write=seconds, sizes=sizes),
             partial(_compare, task, original, cleaned.model, path, until),
         )
 

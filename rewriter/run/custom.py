@@ -127,6 +127,10 @@ class CustomRunKernels(RunKernels):
         return self._custom.speedup
 
     @property
+    def compiling_seconds(self) -> float:
+        return self._custom.compiling_seconds
+
+    @property
     def timed(self) -> int:
         return self._custom.timed
 

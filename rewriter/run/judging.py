@@ -52,8 +52,6 @@ _COMPARED = 5
 """Inputs on which a candidate is compared, about."""
 _LATER = 1 / 3
 """Share of what the first session of a process on a GPU takes to open that others take: it pays for what all of them use."""
-_COMPILING = 2.5
-"""Seconds to write out a candidate with kernels, and to compile those that were not timed."""
 _GLANCING = 1.2
 """Seconds to compile and run once what kernels of the best candidate were never run."""
 
@@ -315,12 +313,13 @@ class Judge:
         opening *= 1.0 if task.target.run_on == "cpu" else _LATER
         self._pace, self._later = (opening, running), opening
         has_kernels = measures and self._bench.kernels.can_be_used
-        compiling = _COMPILING if has_kernels else 0.0
+        compiling = self._bench.kernels.compiling_seconds if has_kernels else 0.0
+        writing = clock.needed("write") if task.seconds_to_write is None else task.seconds_to_write
         sessions = 1 if task.target.here or not self._bench.kernels.can_be_used else 2  # with kernels as their bodies, and sealed
         times = _COMPARED * sessions + (2 * timings.LEAST_ROUNDS if measures else 0)
         graph = opening + clock.budget * _IMPRESSION if measures and is_captured else 0.0
         clock.needs("glance", _GLANCING if has_kernels else 0.0)
-        clock.needs("judge", compiling + opening * sessions + graph + 2 * times * running)
+        clock.needs("judge", compiling + (writing if measures else 0.0) + opening * sessions + graph + 2 * times * running)
         clock.needs(
             "decide", timings.deciding_seconds(opening, running, task.target.provider) if measures and not is_captured else 0.0
         )

@@ -67,6 +67,11 @@ class RunKernels:
         return 1.0
 
     @property
+    def compiling_seconds(self) -> float:
+        """What a candidate's kernels take to compile, as far as is known."""
+        return 0.0
+
+    @property
     def timed(self) -> int:
         """How many schedules were timed."""
         return 0

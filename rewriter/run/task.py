@@ -47,6 +47,7 @@ class Task:
         assumed: the sizes among these that nobody gave, as ``symbol = size``.
         cleaned: what cleaning did, where ``model`` is its result.
         written: a file of that, which lasts as long as the run.
+        seconds_to_write: that making this file took, with the weights that candidates share.
         is_unclean: something was to be cleaned up, and outputs would not have been the same.
         rules: those that were given; ``None`` for the shipped ones.
         remarks: what else the user should know about the model and the rules.
@@ -62,6 +63,7 @@ class Task:
     assumed: tuple[str, ...]
     cleaned: Cleaned | None = None
     written: Path | None = None
+    seconds_to_write: float | None = None
     is_unclean: bool = False
     rules: RuleBook | None = None
     remarks: tuple[str, ...] = ()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mugraph.onnx import ModelError
+from mugraph.deadline import BudgetSpent, Deadline
+from mugraph.onnx import ModelError, files
 from mugraph.onnx.files import FileSet, content_digest
 
 
@@ -54,4 +59,69 @@ def test_errors_of_the_system_name_the_model(tmp_path: Path) -> None:
         FileSet(target) as files,
     ):
         files.replace(files.write(chunks()))
+    assert not list(tmp_path.iterdir())
+
+
+_PIECES = [b"a" * 70_000, b"bc", memoryview(b"d" * 5_000_000), b"", b"e" * 300, memoryview(bytes(range(256)) * 40_000)]
+
+
+@pytest.mark.parametrize("followed_from", [0, 1 << 22, 1 << 40])
+def test_what_is_hashed_beside_writing_is_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, followed_from: int
+) -> None:
+    monkeypatch.setattr(files, "_FOLLOWED", followed_from)
+    content = hashlib.sha256()
+    with FileSet(tmp_path / "m.onnx") as written:
+        written.replace(written.write(iter(_PIECES), content=content))
+    assert (tmp_path / "m.onnx").read_bytes() == b"".join(_PIECES)
+    assert content.hexdigest() == content_digest(tmp_path / "m.onnx")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system is not asked there")
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_what_lasts_is_on_its_way_to_the_disk_while_more_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_lasting: bool
+) -> None:
+    monkeypatch.setattr(files, "_FOLLOWED", 1 << 20)
+    monkeypatch.setattr(files, "_SYNCED", 1 << 21)
+    asked: list[int] = []
+    told = threading.Event()
+
+    def noted(descriptor: int) -> None:
+        asked.append(os.fstat(descriptor).st_size)
+        told.set()
+
+    monkeypatch.setattr(os, "fdatasync", noted)
+
+    def chunks() -> Iterator[bytes]:
+        yield bytes(3 << 20)
+        assert not is_lasting or told.wait(60)
+        yield bytes(1 << 20)
+
+    with FileSet(tmp_path / "m.onnx", is_lasting=is_lasting) as written:
+        written.replace(written.write(chunks()))
+    assert asked == ([3 << 20] if is_lasting else [])
+
+
+def test_a_failure_while_it_is_followed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_FOLLOWED", 0)
+    ends = Deadline()
+
+    def chunks() -> Iterator[bytes]:
+        yield bytes(5_000_000)
+        ends.end()
+        yield bytes(5_000_000)
+
+    threads = threading.active_count()
+    with ends.heeded(), pytest.raises(BudgetSpent), FileSet(tmp_path / "m.onnx") as written:
+        written.write(chunks(), content=hashlib.sha256())
+    assert not list(tmp_path.iterdir()) and threading.active_count() == threads
+
+    class Broken:
+        def update(self, _: memoryview) -> None:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(ModelError, match="cannot be written: Input/output error"), FileSet(tmp_path / "m.onnx") as written:
+        written.write([bytes(5_000_000)], content=Broken())
     assert not list(tmp_path.iterdir())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from mugraph.onnx.literals import Literals, tensor_of
+from mugraph.onnx.literals import Literals, bytes_of, head_of, tensor_of
 from mugraph.onnx.scopes import NameSupply
 
 
@@ -30,3 +31,20 @@ def test_arrays_of_any_layout_become_tensors() -> None:
         tensor = tensor_of(array, "c")
         assert tuple(tensor.dims) == array.shape
         np.testing.assert_array_equal(numpy_helper.to_array(tensor), array)
+
+
+def test_the_head_of_a_tensor_and_the_bytes_of_its_array_are_the_tensor() -> None:
+    floats, whole = np.arange(6, dtype=np.float16).reshape(2, 3), np.zeros((0, 2), np.int64)
+    for array in (
+        floats,
+        floats.T,
+        whole,
+        np.array(True),
+        floats.astype(ml_dtypes.bfloat16),
+        floats.astype(ml_dtypes.float8_e4m3fn),
+    ):
+        head = head_of(array, "c")
+        assert head is not None
+        head.raw_data = bytes(bytes_of(array))
+        assert head == tensor_of(array, "c")
+    assert head_of(np.array(["a"], object), "c") is None and head_of(floats.astype(ml_dtypes.int4), "c") is None

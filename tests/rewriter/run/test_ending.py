@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import onnx
 import pytest
 
-from mugraph.onnx import load
+from mugraph.onnx import load, open_in
 from rewriter import optimize
-from rewriter.run import background, footprint, writing
+from rewriter.run import background, cleaning, footprint, writing
 from rewriter.run import optimize as run
 from rewriter.run.background import Background
 from rewriter.run.clock import Clock
@@ -23,7 +26,7 @@ from rewriter.run.judging import Judge
 from rewriter.run.writing import writing_seconds
 from tests.support.graphs import NEGATION
 from tests.support.runs import small, workbench
-from tests.support.stages import checker_of, proposals_of
+from tests.support.stages import checker_of, judge_of, proposals_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -145,6 +148,32 @@ def test_the_time_to_write_is_asked_again_while_a_run_goes_on(
     monkeypatch.setattr(run, "writing_seconds", lambda *_: 3.0)
     optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[NEGATION], budget=20)
     assert left[0] - left[1] == pytest.approx(3.15, abs=0.5)
+
+
+@pytest.mark.parametrize(("took", "written"), [(0.1, 0.1), (4.0, 4.0), (None, 3.0)])
+def test_what_a_trial_takes_is_foreseen_from_writing_the_clean_model(source: Path, took: float | None, written: float) -> None:
+    """A candidate of half a gigabyte takes as long to write as the clean model of the same run did, whatever is usual."""
+    with workbench(source, [NEGATION], device=None, provider="cpu", deterministic=False) as bench:
+        needed = []
+        for seconds in (0.0, took):
+            bench.clock.needs("write", 0.0 if seconds == 0.0 else 3.0)
+            judge_of(replace(bench, task=replace(bench.task, seconds_to_write=seconds)))._ran(1.0, 0.5, False)
+            needed.append(bench.clock.needed("judge"))
+        assert needed[1] - needed[0] == pytest.approx(written)
+
+
+def test_the_clean_model_tells_what_it_took_to_write(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*given: Any) -> Path:
+        time.sleep(0.2)
+        return open_in(*given)
+
+    monkeypatch.setattr(cleaning, "open_in", slow)
+    proto = onnx.load(source)
+    proto.graph.node.append(onnx.helper.make_node("Neg", [proto.graph.input[0].name], ["unread"]))
+    onnx.save(proto, tmp_path / "unread.onnx")
+    with workbench(tmp_path / "unread.onnx", [NEGATION], deterministic=False) as bench:
+        (task, *_), *_ = cleaning.clean_tasks(bench.task, tmp_path / "clean", math.inf)
+    assert task.seconds_to_write is not None and 0.2 <= task.seconds_to_write < 60
 
 
 def test_loading_takes_what_first_sessions_of_processes_do_and_others() -> None:
