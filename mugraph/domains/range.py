@@ -34,7 +34,7 @@ def _product(a: float, b: float) -> float:
 
 def unrepeated(array: np.ndarray) -> np.ndarray:
     """A view that NumPy broadcast, of length one along the axes along which it repeats its entries."""
-    return array[tuple(slice(1 if stride == 0 else None) for stride in array.strides)]
+    return array[(..., *(slice(1 if stride == 0 else None) for stride in array.strides))]  # an array without dimensions, too
 
 
 class RangeDomain:

@@ -59,6 +59,10 @@ def flags(b: Builder, array: np.ndarray) -> int:
     return b.tables.add_constant(Constant.of(array, TensorType(DataType.BOOL, array.shape)))
 
 
+def texts(b: Builder, array: np.ndarray) -> int:
+    return b.tables.add_constant(Constant.of(array, TensorType(DataType.STRING, array.shape)))
+
+
 @pytest.mark.parametrize(("dtype", "shown"), [("float", True), ("float16", False)])
 def test_the_largest_float16_mask_counts_as_infinite(dtype: str, shown: bool) -> None:
     """-65504 plus a score of -16 rounds to -inf in float16; the least float32 swallows any score.
@@ -303,6 +307,8 @@ def test_a_mask_of_symbolic_length_is_causal(change: str) -> None:
         (lambda b: b.op("Not", b.op("Expand", flags(b, np.zeros((1, 1), np.bool_)), shape=(4, 4))), True),
         (lambda b: b.op("Or", b.input("bool[4,4]"), flags(b, np.ones((4, 1), np.bool_))), True),
         (lambda b: b.input("bool[4,4]"), False),
+        (lambda b: b.op("Equal", b.input("string[4,4]"), texts(b, np.array("yes", object))), False),
+        (lambda b: b.op("Equal", b.input("string[4,4]"), texts(b, np.array(["yes"], object))), False),
     ],
 )
 def test_a_mask_hides_nothing_only_where_every_entry_is_true(flag: Callable[[Builder], int], fires: bool) -> None:
