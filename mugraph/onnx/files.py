@@ -80,6 +80,7 @@ class FileSet:
         with _Followers(draft, content, is_lasting=self.is_lasting) as followers:
             written, small, descriptor = 0, bytearray(), draft.file.fileno()
             for chunk in chunks:
+                heed()
                 if len(small) + len(chunk) <= _SMALL:
                     small += chunk
                     continue

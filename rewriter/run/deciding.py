@@ -79,7 +79,7 @@ def _early_trial(verdicts: Verdicts, judge: Judge) -> EarlyTrial | None:
     """How a candidate is tried while the search goes on; ``None`` where none is."""
     if not judge.tries_early:
         return None
-    return EarlyTrial(verdicts.incumbent, judge.is_ready, judge.try_early)
+    return EarlyTrial(verdicts.incumbent, judge.original.is_ready, judge.try_early)
 
 
 def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge: Judge) -> Decision:
@@ -93,7 +93,7 @@ def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge:
     try:
         with bench.background.deadline.heeded():
             bench.kernels.warm()
-            judge.prepare(times=True)
+            judge.original.prepare(times=True)
             with bench.clock.lap("search"):
                 proposals = proposer.propose(_early_trial(verdicts, judge))
                 if not proposals.is_interrupted:

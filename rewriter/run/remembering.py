@@ -264,7 +264,7 @@ class Verdicts:
     def _judged_again(self, record: _StoredVerdict) -> Judgement:
         """The judgement on what a record's moves lead to. Raises StaleVerdict where that is another model, or not right."""
         bench = self._bench
-        self._judge.prepare(times=False)
+        self._judge.original.prepare(times=False)
         search = new_search(bench, {direction.rstrip("<>") for direction, _ in record.moves})
         judgement = self._judge.judge_again(search, self._retraced(search, record))
         if judgement.winner is None or judgement.winner.graph.content_digest() != record.graph:

@@ -14,6 +14,7 @@ from rewriter.run.accept import Acceptance
 from rewriter.run.checking import Checker, Opened
 from rewriter.run.clock import Clock
 from rewriter.run.judging import Judge
+from rewriter.run.original import Original
 from rewriter.run.outcome import Outcome
 from rewriter.run.proposing import Proposal, Proposer
 from tests.support.stages import RULES
@@ -28,8 +29,8 @@ SLOWER = timings.Timing(1.0, 2.0, 0.1, 0.1, 2.0, 1.99, 2.01)
 def device(monkeypatch: pytest.MonkeyPatch) -> dict[str, timings.Timing]:
     """A device that tells the times of candidates; the search waits until it can."""
     told = {"timing": CLEARLY}
-    monkeypatch.setattr(Judge, "tries_early", property(lambda judge: judge._opening is not None))
-    monkeypatch.setattr(Judge, "is_ready", lambda judge: judge._opening is not None and judge._opening.exception() is None)
+    monkeypatch.setattr(Judge, "tries_early", property(lambda judge: judge.original.is_begun))
+    monkeypatch.setattr(Original, "is_ready", lambda original: original.is_begun and original._opening.exception() is None)
     monkeypatch.setattr(Acceptance, "capture", lambda _: True)
     monkeypatch.setattr(Acceptance, "on_device", lambda *_: told["timing"])
     monkeypatch.setattr(proposing, "_EARLY", 0.0)

@@ -157,7 +157,7 @@ def test_what_a_trial_takes_is_foreseen_from_writing_the_clean_model(source: Pat
         needed = []
         for seconds in (0.0, took):
             bench.clock.needs("write", 0.0 if seconds == 0.0 else 3.0)
-            judge_of(replace(bench, task=replace(bench.task, seconds_to_write=seconds)))._ran(1.0, 0.5, False)
+            judge_of(replace(bench, task=replace(bench.task, seconds_to_write=seconds))).original._ran(1.0, 0.5, False)
             needed.append(bench.clock.needed("judge"))
         assert needed[1] - needed[0] == pytest.approx(written)
 
@@ -188,7 +188,7 @@ def test_what_the_result_takes_to_load_is_foreseen_from_its_first_session(
         proposals = proposals_of(bench)
         checker, quarantine = checker_of(bench, proposals)
         judge = Judge(bench, quarantine)
-        judge._ran(1.0, 0.5, False)
+        judge.original._ran(1.0, 0.5, False)
         assert bench.clock.needed("load") == loading_seconds(1.0, 1.0, 0.5)
         proposal = next(iter(proposals))
         opened = checker.check(proposal)

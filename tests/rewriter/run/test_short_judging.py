@@ -223,7 +223,7 @@ def test_fewer_rounds_are_measured_where_no_more_fit(
         opened = checker.check(next(iter(proposals)))
         assert opened is not None
         judge = Judge(bench, quarantine)
-        judge._pace = 0.5, 0.01
+        judge.original.pace = 0.5, 0.01
         monkeypatch.setattr(Clock, "room", lambda *_: room)
         judgement = judge._confirmed(source, [opened.trial], bench.task.feeds())
     assert asked == [rounds] * bool(rounds)
@@ -248,7 +248,7 @@ def test_a_second_measurement_that_does_not_end_leaves_the_first(source: Path, m
         opened = checker.check(next(iter(proposals_of(bench))))
         assert opened is not None
         judge = Judge(bench, quarantine)
-        judge._pace = 0.5, 0.01
+        judge.original.pace = 0.5, 0.01
         monkeypatch.setattr(Clock, "room", lambda *_: 15.0)
         judgement = judge._confirmed(source, [opened.trial], bench.task.feeds())
         assert "undecided: the most promising candidate took 0.980" in judgement.message and len(asked) == 2
