@@ -156,10 +156,8 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
     else:
         inferred = skeleton
         notes.append("subgraphs have external data, so onnx's shape inference was left out")
-    if (loop := endless_loop(proto.graph, ConstantReader(weights))) is not None:
-        raise weights.malformed(
-            f"Loop '{loop.name or loop.output[0]}' never ends once it begins, and no output is computed without it"
-        )
+    if endless := endless_loop(proto.graph, ConstantReader(weights)):
+        raise weights.malformed(endless)
     symbols, taken = SymbolValues(), TakenBranches()
 
     def tried(supposed: TakenBranches) -> Mapping[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rewriter.run.searching import ModelSearch
-from rewriter.run.task import names_rules
+from rewriter.run.task import names_rules, names_within
 from rewriter.run.workbench import Workbench
 from rewriter.search.explain import explain_all, explain_node, explain_rule, explain_spelled
 from rewriter.search.misses import MissReason, NearMiss
@@ -34,10 +34,11 @@ def _explained(bench: Workbench, search: ModelSearch, asked: str) -> Iterable[Ne
             if node.is_opaque:
                 return [NearMiss("", "", asked, f"opaque: {model.opaque.get(index, origin.op_type)}", MissReason.OPAQUE)]
             return [line for value in node.values for line in explain_node(moves, start, value)]
-    if asked == "all":
+    is_name = asked in names_within(bench.task.original)
+    if asked == "all" and not is_name:
         misses = [*explain_spelled(moves, start), *explain_all(moves, start)]
         return [*sorted(misses, key=lambda line: -line.at_stake), *bench.kernels.explanations()]
-    if names_rules(asked, bench.rules):
+    if names_rules(asked, bench.rules) and not is_name:
         return explain_rule(moves, start, asked)
     return [
         NearMiss("", "", asked, "cleaning up took it away: the model that is searched has none of that name", MissReason.GONE)

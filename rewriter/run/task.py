@@ -26,7 +26,7 @@ from rules_db.library import open_presumed, presumed_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["Task", "default_output", "names_rules", "not_judged", "read_task", "without_previews"]
+__all__ = ["Task", "default_output", "names_rules", "names_within", "not_judged", "read_task", "without_previews"]
 
 _ALIKE = 3
 """Names that a question about an unknown one is answered with."""
@@ -126,6 +126,11 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
     return Task(model, model, name, path, options, target, sizes, tuple(assumed), rules=rules, remarks=tuple(told))
 
 
+def names_within(model: Model) -> list[str]:
+    """Of the values and nodes of a model."""
+    return list(dict.fromkeys([*model.values, *(origin.name for origin in model.origins)]))
+
+
 def names_rules(asked: str, rules: RuleBook) -> bool:
     """Whether a word is the identity of a rule, or the beginning of one."""
     return any(name.startswith(asked.rstrip("<>")) for name in rules.ids)
@@ -133,7 +138,7 @@ def names_rules(asked: str, rules: RuleBook) -> bool:
 
 def _check_asked(model: Model, rules: RuleBook, asked: str) -> None:
     """Sees whether there is what is to be explained. Raises InputError where that is no rule, no node and no value."""
-    names = list(dict.fromkeys([*model.values, *(origin.name for origin in model.origins)]))
+    names = names_within(model)
     if asked != "all" and asked not in names and not names_rules(asked, rules):
         near = get_close_matches(asked, filter(None, (*names, *rules.ids)), _ALIKE)
         meant = f"; did you mean {', '.join(near)}?" if near else ""

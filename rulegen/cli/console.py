@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mugraph.console import result_console
 from mugraph.files import is_device
@@ -26,6 +28,7 @@ from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
 
 __all__ = [
+    "ShowProgress",
     "bar",
     "check_targets",
     "fresh_option",
@@ -58,30 +61,85 @@ def progress_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-_REDRAWN, _TOLD = 0.2, 20.0
+_REDRAWN, _TOLD = 0.5, 20.0
 """Seconds between two states of a bar, and between two lines where there is no terminal."""
+_DRAWING = threading.Lock()
+"""Held while something is drawn: a process that is forked meanwhile would have the console's lock for ever."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_DRAWING.acquire, after_in_parent=_DRAWING.release, after_in_child=_DRAWING.release)
+
+
+class ShowProgress(Protocol):
+    """Shows how far something has come."""
+
+    def __call__(self, done: int, total: int | None, words: str = "") -> None:
+        """
+        Args:
+            total: ``None`` where that is not known yet.
+            words: what goes on.
+        """
 
 
 @contextmanager
-def bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, elsewhere a line now and then; yields a function that takes the number done and the total."""
-    console = progress_console()
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    # It draws when told to, not from a thread of its own: processes are forked while it is there.
-    with Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as progress:
-        task = progress.add_task(title)
-        pause = _REDRAWN if console.is_terminal else _TOLD
-        told = time.monotonic()
+def bar(title: str) -> Iterator[ShowProgress]:
+    """A bar on a terminal, elsewhere a line now and then, also while nobody tells it anything."""
+    shown = _Shown(title, progress_console())
+    with shown.drawn():
+        yield shown.show
 
-        def show(done: int, total: int) -> None:
-            nonlocal told
-            due = time.monotonic() - told >= pause
-            told = time.monotonic() if due else told
-            progress.update(task, completed=done, total=total, refresh=due)
-            if due and not console.is_terminal:
-                console.print(f"{title}: {done:,} of {total:,}")
 
-        yield show
+class _Shown:
+    """What is shown of a work.
+
+    Args:
+        title: of the work.
+        console: to draw on.
+    """
+
+    def __init__(self, title: str, console: Console) -> None:
+        self._title, self._console, self._is_over = title, console, threading.Event()
+        self._began = self._told = time.monotonic()
+        self._line = title
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+        # It draws when told to, under a lock: processes are forked while it is there.
+        is_shown = console.is_terminal
+        self._progress = Progress(*columns, console=console, transient=True, auto_refresh=False, disable=not is_shown)
+        self._task = self._progress.add_task(title, total=None)
+
+    def show(self, done: int, total: int | None, words: str = "") -> None:
+        """As :class:`ShowProgress` says."""
+        counted = f"{done:,} of {total:,}" if total is not None else f"{done:,}" if done else ""
+        self._line = ": ".join(filter(None, (self._title, words, counted)))
+        self._progress.update(self._task, completed=done, total=total, description=escape(self._line))
+        self._draw()
+
+    def _draw(self) -> None:
+        """Draws, if that is due."""
+        now, is_shown = time.monotonic(), self._console.is_terminal
+        if now - self._told < (_REDRAWN if is_shown else _TOLD):
+            return
+        with _DRAWING:
+            self._told = now
+            if is_shown:
+                self._progress.refresh()
+            else:
+                self._console.print(f"{self._line} ({now - self._began:.0f} s)", markup=False, soft_wrap=True)
+
+    @contextmanager
+    def drawn(self) -> Iterator[None]:
+        """Draws now and then, in a thread of its own, as long as the block goes on."""
+        drawing = threading.Thread(target=self._go_on, daemon=True)
+        with self._progress:
+            drawing.start()
+            try:
+                yield
+            finally:
+                self._is_over.set()
+                drawing.join()
+
+    def _go_on(self) -> None:
+        while not self._is_over.wait(_REDRAWN):
+            self._draw()
 
 
 def _cores() -> int:

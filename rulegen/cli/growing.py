@@ -13,12 +13,12 @@ from rich.table import Table
 
 import rules_db
 from rulegen.cli.console import (
+    bar,
     check_targets,
     fresh_option,
     jobs_option,
     output,
     print_rules,
-    progress_console,
     rules_file_option,
     scheduler_option,
     store_rules,
@@ -75,8 +75,9 @@ def _grow(
         journals.append(Journal.of(parameters, fresh=fresh))
         return journals[-1]
 
-    with progress_console().status("starting") as status:
-        return grow_parts(parts, max_ops, seed, journal_of, status.update, workers, known), journals
+    with bar("grow") as show:
+        show(0, None, "starting")
+        return grow_parts(parts, max_ops, seed, journal_of, lambda words: show(0, None, words), workers, known), journals
 
 
 def _table(columns: Mapping[str, Sequence[Growth]]) -> Table:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from rich.table import Table
 
 from mugraph.blocks.schedule import LIMITS
-from mugraph.graph import Graph
-from mugraph.onnx import ModelError, load
+from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.onnx import Model, ModelError, load
 from rulegen.cli.console import (
+    ShowProgress,
     bar,
     check_targets,
     fresh_option,
@@ -22,6 +23,7 @@ from rulegen.cli.console import (
     rules_file_option,
     scheduler_option,
     store_rules,
+    tell,
     together_option,
     working,
     write_rules,
@@ -34,7 +36,7 @@ from rulegen.mine.remaining import remaining
 from rulegen.mugraphs.enumerate import EnumerationLimits
 from rulegen.mugraphs.lax import SubprogramBounds
 from rulegen.mugraphs.mining import mine_kernels
-from rulegen.mugraphs.search import KernelSearch
+from rulegen.mugraphs.search import FoundKernels, KernelSearch
 from rulegen.show.equations import typing_text
 from rulegen.workers import UnitWorkers
 from rules_db.files import StoreError, write_text
@@ -99,27 +101,52 @@ def mine_command(
 
     The rules lead to composite operators that a runtime has. The pieces of the models (cones) are compared with all of these
     and with smaller pieces; what agrees in numbers and is proved becomes a rule. With --kernels they lead to kernels: block
-    graphs that compute a subprogram are enumerated. A search that was interrupted or killed resumes where it stopped.
+    graphs that compute a subprogram are enumerated. Ctrl-C ends the search with what was found by then; the same command resumes
+    a search that was interrupted or killed where it stopped.
     """
     if kernels and (unproved is not None or after):
         raise click.UsageError("--unproved and --after are for spellings: of kernels, what is not computed right is no rule")
     check_targets(rules, out, unproved)
+    with working(jobs, scheduler, together) as workers:  # what is found is written before they end, which may take them a while
+        if kernels:
+            how = KernelSearch(EnumerationLimits(operators=block_ops, seconds=seconds), LIMITS[device], seed=seed)
+            is_whole = _mine_kernels(models, how, workers, fresh, rules, out)
+        else:
+            cutting = Cutting(leaves=leaves, operators=operators)
+            is_whole = _mine_spellings(models, cutting, seed, workers, fresh, after, rules, out, unproved)
+        if not is_whole:
+            sys.exit(INTERRUPTED_EXIT)
+
+
+def _read(models: Sequence[Path], show: ShowProgress) -> dict[str, Model]:
+    """The models by name. Raises StoreError."""
     loaded = {}
-    for path in sorted(models):
+    for number, path in enumerate(sorted(models)):
+        show(number, len(models), f"reading {path.name}")
         try:
             loaded[path.stem] = load(path)
         except ModelError as problem:
             raise StoreError(str(problem)) from None
-    graphs = {name: model.graph for name, model in loaded.items()}
-    if kernels:
-        how = KernelSearch(EnumerationLimits(operators=block_ops, seconds=seconds), LIMITS[device], seed=seed)
-        with working(jobs, scheduler, together) as workers:
-            _mine_kernels(graphs, how, workers, fresh, rules, out)
-        return
-    cutting = Cutting(leaves=leaves, operators=operators)
-    digests = {name: model.digest() for name, model in loaded.items()}
-    journal = Journal.of({"group": "mine", "how": cutting, "seed": seed, "models": digests}, fresh=fresh)
-    with working(jobs, scheduler, together) as workers, bar("mine") as show:
+    return loaded
+
+
+def _mine_spellings(
+    models: Sequence[Path],
+    cutting: Cutting,
+    seed: int,
+    workers: UnitWorkers,
+    fresh: bool,
+    after: Sequence[Path],
+    rules: str | None,
+    out: Path | None,
+    unproved: Path | None,
+) -> bool:
+    """Finds rules to composite operators and writes them; whether that came to its end."""
+    with bar("mine") as show:
+        loaded = _read(models, show)
+        graphs = {name: model.graph for name, model in loaded.items()}
+        digests = {name: model.digest() for name, model in loaded.items()}
+        journal = Journal.of({"group": "mine", "how": cutting, "seed": seed, "models": digests}, fresh=fresh)
         mining = mine(graphs, cutting, seed, show, journal, workers)
     if after:
         mining.rules = remaining(mining.rules, (rule for file in after for rule in open_rules(str(file))))
@@ -129,25 +156,42 @@ def mine_command(
     counted = f"{mining.cones:,} cones, {len(mining.rules)} rules, {len(mining.unproved)} pairs without a proof"
     console.print(f"{len(graphs)} models, {counted}", markup=False)
     if out is not None:
-        write_rules(console, out, mined_text(mining.rules, seed), mining.rules)
+        write_rules(console, out, mined_text(mining.rules, seed, mining.interrupted), mining.rules)
     if rules is not None:
         store_rules(console, rules, mining.rules)
-    journal.remove()
     if out is None and rules is None:
         print_rules(console, mining.rules)
     for pair in mining.suspicious:
         console.print(f"proof contradicted: {pair}", markup=False)
+    if mining.interrupted:
+        _tell_interrupted(mining.interrupted, journal)
+        return False
+    journal.remove()
     if mining.suspicious:
         sys.exit(1)
+    return True
+
+
+def _tell_interrupted(how_far: str, journal: Journal) -> None:
+    """Says what an interrupted search leaves."""
+    way_on = "the same command goes on from there" if journal.path is not None else "the same command begins anew"
+    tell(f"interrupted: {how_far}; what was found by then is above or written, and {way_on}")
+    journal.close()
 
 
 def _mine_kernels(
-    graphs: Mapping[str, Graph], how: KernelSearch, workers: UnitWorkers, fresh: bool, rules: str | None, out: Path | None
-) -> None:
-    """Searches kernels for the subprograms of models, and writes the rules that lead to them."""
-    journal = Journal.of({"group": "kernels", "how": how}, fresh=fresh)
+    models: Sequence[Path], how: KernelSearch, workers: UnitWorkers, fresh: bool, rules: str | None, out: Path | None
+) -> bool:
+    """Searches kernels for the subprograms of models, and writes the rules that lead to them; whether that came to its end."""
+    journal, outcomes, interrupted = Journal.of({"group": "kernels", "how": how}, fresh=fresh), list[FoundKernels](), ""
     with bar("search kernels") as show:
-        outcomes = mine_kernels(graphs, SubprogramBounds(), how, journal, show, workers)
+        graphs = {name: model.graph for name, model in _read(models, show).items()}
+        show(0, None, "looking for subprograms")
+        try:
+            for outcome in mine_kernels(graphs, SubprogramBounds(), how, journal, show, workers):
+                outcomes.append(outcome)
+        except KeyboardInterrupt:
+            interrupted = f"{len(outcomes):,} subprograms were searched"
     found = list({rule.id: rule for one in outcomes for rule in one.rules}.values())
     console = output()
     table = Table("subprogram", "operators", "states", "pruned", "candidates", "refuted", "rules", "seconds", "note")
@@ -160,9 +204,13 @@ def _mine_kernels(
     proved = sum(rule.certificate.evidence is Evidence.PROVED for rule in found)
     console.print(f"{len(graphs)} models, {len(outcomes)} subprograms, {len(found)} rules, {proved} of them proved", markup=False)
     if out is not None:
-        write_rules(console, out, kernels_text(found, how.seed), found)
+        write_rules(console, out, kernels_text(found, how.seed, interrupted), found)
     if rules is not None:
         store_rules(console, rules, found, Trust.TESTED)
-    journal.remove()
     if out is None and rules is None:
         print_rules(console, found)
+    if interrupted:
+        _tell_interrupted(interrupted, journal)
+    else:
+        journal.remove()
+    return not interrupted

@@ -26,20 +26,28 @@ def shipped_text(name: str, growths: Sequence[Growth]) -> str:
     return header + format_rules(rule for growth in growths for rule in growth.rules)
 
 
-def mined_text(rules: Sequence[Rule], seed: int) -> str:
-    """The text of mined rules."""
+def mined_text(rules: Sequence[Rule], seed: int, interrupted: str = "") -> str:
+    """The text of mined rules.
+
+    Args:
+        interrupted: how far it had come when the user stopped it, in words.
+    """
     header = (
         f"# Mined, not written: rulegen mine --seed {seed} (generator {GENERATOR_VERSION}) "
         "on the models of tools/ship/spellings.py.\n"
-        "# To change it, change these or the operator properties and run 'make rules'.\n\n"
+        "# To change it, change these or the operator properties and run 'make rules'.\n"
     )
-    return header + format_rules(rules)
+    return f"{header}{_incomplete(interrupted)}\n{format_rules(rules)}"
 
 
-def kernels_text(rules: Sequence[Rule], seed: int) -> str:
-    """The text of multi-level rules that a search found."""
-    header = f"# Found, not written: rulegen mine --kernels --seed {seed} (generator {GENERATOR_VERSION}).\n\n"
-    return header + format_rules(rules)
+def kernels_text(rules: Sequence[Rule], seed: int, interrupted: str = "") -> str:
+    """The text of multi-level rules that a search found, as :func:`mined_text`."""
+    header = f"# Found, not written: rulegen mine --kernels --seed {seed} (generator {GENERATOR_VERSION}).\n"
+    return f"{header}{_incomplete(interrupted)}\n{format_rules(rules)}"
+
+
+def _incomplete(interrupted: str) -> str:
+    return f"# Not complete: it was interrupted when {interrupted}.\n" if interrupted else ""
 
 
 def spelled_text(rules: Sequence[Rule], operators: Sequence[str], seed: int) -> str:

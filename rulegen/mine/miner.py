@@ -65,43 +65,55 @@ class Mining:
         unproved: pairs that agree in numbers, without a certificate.
         suspicious: pairs with a proof that random inputs contradict; any is a bug in a property.
         cones: cones looked at, after deduplication.
+        interrupted: how far it had come when the user stopped it, in words; empty where it came to its end.
     """
 
     rules: list[Rule] = field(default_factory=list)
     unproved: list[CandidateRule] = field(default_factory=list)
     suspicious: list[CandidateRule] = field(default_factory=list)
     cones: int = 0
+    interrupted: str = ""
 
 
 def mine(
     models: Mapping[str, Graph],
     limits: Cutting | None = None,
     seed: int = 0,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int | None, str], None] = lambda done, total, words: None,
     journal: Journal | None = None,
     workers: UnitWorkers | None = None,
 ) -> Mining:
-    """Mines models. Equal arguments give equal rules in equal order.
+    """Mines models. Equal arguments give equal rules in equal order. Ctrl-C ends it with those until then.
 
     Args:
         models: by the name of what they are, which goes into the rules' provenance.
         limits: of the cones.
         seed: of all random inputs.
-        progress: called with the number of models done and that of all.
+        progress: called with the number of cones done and that of all of a model, if that is known yet, and with what goes on.
         journal: of the cones that an earlier run with equal arguments looked at; those of this one are recorded.
         workers: that compare and prove; this process where left out. The rules do not depend on them.
     """
     miner, seen, workers = _Miner(seed, journal or Journal()), set[object](), workers or Here()
-    for count, (name, graph) in enumerate(models.items(), 1):
-        pieces = itertools.chain(cones(graph, limits), _all_of(graph, limits or Cutting()))
-        lifted = sorted(_lifted(pieces, seen), key=lambda c: (c.operators, len(c.roots), str(c.roots)))
-        model, ahead = "-".join(name.split()), iter(lifted)
-        miner.look_ahead(model, itertools.islice(ahead, _AHEAD * workers.count), workers)
-        for cone in lifted:
-            miner.look_at(model, cone)
-            miner.look_ahead(model, itertools.islice(ahead, 1), workers)
-        miner.forget()
-        progress(count, len(models))
+    words = ""
+    done, lifted = 0, list[Cone]()
+    try:
+        for count, (name, graph) in enumerate(models.items(), 1):
+            words, done, lifted = f"{name} ({count} of {len(models)} models)" if len(models) > 1 else name, 0, []
+            progress(0, None, f"cutting {words} into cones")
+            pieces = itertools.chain(cones(graph, limits), _all_of(graph, limits or Cutting()))
+            for cone in _lifted(pieces, seen):
+                lifted.append(cone)
+                progress(len(lifted), None, f"cutting {words} into cones")
+            lifted.sort(key=lambda c: (c.operators, len(c.roots), str(c.roots)))
+            model, ahead = "-".join(name.split()), iter(lifted)
+            miner.look_ahead(model, itertools.islice(ahead, _AHEAD * workers.count), workers)
+            for done, cone in enumerate(lifted):
+                progress(done, len(lifted), f"{words}, {len(miner.mining.rules)} rules so far, cones")
+                miner.look_at(model, cone)
+                miner.look_ahead(model, itertools.islice(ahead, 1), workers)
+            miner.forget()
+    except KeyboardInterrupt:
+        miner.mining.interrupted = f"{done:,} of {len(lifted):,} cones of {words} were looked at"
     return miner.mining
 
 

@@ -43,8 +43,8 @@ def mine_kernels(
     journal: Journal | None = None,
     show: Callable[[int, int], None] = lambda done, known: None,
     workers: UnitWorkers | None = None,
-) -> list[FoundKernels]:
-    """The kernels found for the Lax subprograms of models and their parts, one outcome a goal.
+) -> Iterator[FoundKernels]:
+    """The kernels found for the Lax subprograms of models and their parts, one outcome a goal, as soon as it is there.
 
     Args:
         graphs: by name.
@@ -56,21 +56,13 @@ def mine_kernels(
     Raises:
         StoreError: a worker sends a rule that does not stand.
     """
-    found, goals, workers, journal = (
-        list[FoundKernels](),
-        goals_and_parts(graphs, bounds),
-        workers or Here(),
-        journal or Journal(),
-    )
+    goals, workers, journal = goals_and_parts(graphs, bounds), workers or Here(), journal or Journal()
     asked = [goal for goal in goals if journal.get(_key(goal)) is None]
     records = sent_by(workers, search_data, [[_goal_data(goal), asdict(how)] for goal in asked], _read, Trust.TESTED)
-    for goal in goals:
+    for number, goal in enumerate(goals, 1):
         outcome = _known(goal, journal)
-        if outcome is None:
-            outcome = _kept(goal, next(records), journal)
-        found.append(outcome)
-        show(len(found), len(goals))
-    return found
+        yield _kept(goal, next(records), journal) if outcome is None else outcome
+        show(number, len(goals))
 
 
 def goals_and_parts(graphs: Mapping[str, Graph], bounds: SubprogramBounds) -> list[Goal]:

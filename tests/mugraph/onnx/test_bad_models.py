@@ -539,3 +539,34 @@ def test_a_loop_that_computes_nothing_and_is_not_left_is_refused(most: str, dead
     identities = "more = Identity(c) w = Identity(v)"
     for change in ({"most": "few"}, {"body": "more = Identity(c) w = Exp(v)"}, {"body": "more = Not(c) w = Identity(v)"}):
         assert load(parse_model(LOOPING.format(**{"body": identities, **parts, **change}))).graph.outputs
+
+
+WITHIN = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, bool c, int64 n) => (float[2] y) <{constants}> {{
+    largest = ReduceMax<keepdims = 0>(x) some = Cast<to = 9>(largest)
+    y = If({condition}) <then_branch = t () => (float[2] u) {{ {then} }},
+        else_branch = e () => (float[2] v) {{ v = Neg(x) }}> }}"""
+LOOP = """z = Loop({most}, {first}, x) <body = b (int64 i, bool d, float[2] w) => (bool more, float[2] k)
+    {{ more = Identity(d) k = {value} }}> {after}"""
+DEEPER = """u = If(some) <then_branch = i () => (float[2] p) {{ {inner} p = Neg(z) }},
+    else_branch = j () => (float[2] q) {{ q = Abs(x) }}>"""
+
+
+@pytest.mark.parametrize("first", ["", "yes", "some"])
+@pytest.mark.parametrize("is_deeper", [False, True])
+def test_a_loop_that_computes_nothing_is_refused_in_a_body_too(first: str, is_deeper: bool) -> None:
+    constants = f"bool yes = {{1}}, bool no = {{0}}, int64 few = {{3}}, int64 many = {{{1 << 62}}}"
+    parts = {"most": "many", "first": first, "value": "Identity(w)", "after": "" if is_deeper else "u = Neg(z)"}
+
+    def within(condition: str = "c", **changes: str) -> onnx.ModelProto:
+        loop = LOOP.format(**{**parts, **changes})
+        then = DEEPER.format(inner=loop) if is_deeper else loop
+        return parse_model(WITHIN.format(constants=constants, condition=condition, then=then))
+
+    for condition in ("c", "yes"):
+        with pytest.raises(ModelError, match="Loop 'z' never ends once it begins, in a body that some inputs run"):
+            load(within(condition))
+    changes = [{"most": "few"}, {"most": "n"}, {"first": "no"}, {"value": "Exp(w)"}]
+    changes += [] if is_deeper else [{"after": "u = Neg(x)"}]
+    for change in changes:
+        assert load(within(**change)).graph.outputs
+    assert load(within("no")).graph.outputs, "it is never run"

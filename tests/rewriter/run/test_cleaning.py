@@ -207,6 +207,24 @@ def named_task(tmp_path: Path) -> Task:
     return read_task(source, tmp_path / "o.onnx", options, choose_target(options))
 
 
+@pytest.mark.parametrize(
+    "options", [{"clean": True}, {"device": "cpu", "deterministic": True, "rules": []}], ids=["clean", "searched"]
+)
+def test_inputs_and_outputs_stay_as_they_are_declared(tmp_path: Path, own_cache: Path, options: dict[str, Any]) -> None:
+    """Also where a named size is a number that cleaning up finds out, which a session of onnxruntime reports then."""
+    source, output = tmp_path / "m.onnx", tmp_path / "o.onnx"
+    text = """s = Shape(x) n = Gather(s, one) d = Div(n, two) m = Mul(d, two) u = Unsqueeze(m, zero)
+        w = Concat<axis = 0>(minus, u) i = Identity(x) r = Reshape(i, w) y = Neg(r)"""
+    ends = "(float[N,8] x) => (float[Rows,Columns] y)"
+    model = parse_model(f"""<ir_version: 8, opset_import: ["" : 17]> g {ends}
+        <int64 one = {{1}}, int64 two = {{2}}, int64[1] zero = {{0}}, int64[1] minus = {{-1}}> {{ {text} }}""")
+    onnx.save(model, source)
+    outcome = optimize(source, output, **options)
+    written = onnx.load(output)
+    assert outcome.cleaned and len(written.graph.node) == 1
+    assert [*written.graph.input, *written.graph.output] == [*model.graph.input, *model.graph.output]
+
+
 def test_names_of_sizes_go_before_what_is_computed_and_what_came_runs_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

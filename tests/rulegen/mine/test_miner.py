@@ -95,13 +95,24 @@ def test_a_mining_that_was_killed_resumes(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Prover, "certify", counts)
     whole, last = mined(None)
     journal = Journal(tmp_path / "mine")
-    with pytest.raises(KeyboardInterrupt):
-        mined(journal)
+    stopped, _ = mined(journal)
+    assert stopped.interrupted and 0 < len(stopped.rules) < len(whole.rules)
+    assert whole.rules[: len(stopped.rules)] == stopped.rules
     journal.close()
     every, last = int(last), math.inf
     resumed, asked_again = mined(Journal(tmp_path / "mine"))
     assert resumed == whole and 0 < asked_again < every
     assert mined(Journal(tmp_path / "mine")) == (whole, 0)
+
+
+def test_progress_tells_of_each_cone() -> None:
+    told = list[tuple[int, int | None, str]]()
+    mining = mine({name: spelling(name) for name in ("gelu-erf", "silu")}, progress=lambda *state: told.append(state))
+    assert told[0] == (0, None, "cutting gelu-erf (1 of 2 models) into cones")
+    looked = [(done, total) for done, total, words in told if words.startswith("gelu-erf") and words.endswith("cones")]
+    assert looked == [(done, len(looked)) for done in range(len(looked))] and len(looked) > 3
+    first = [rule for rule in mining.rules if rule.provenance["model"] == "gelu-erf"]
+    assert told[-1][2] == f"silu (2 of 2 models), {len(first)} rules so far, cones"
 
 
 def test_the_same_rules_whoever_compares_and_proves(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ HOW = KernelSearch(EnumerationLimits(6))
 
 
 def test_a_model_gives_rules_for_its_subprograms_and_their_parts(lora: Path) -> None:
-    found = mine_kernels({"lora": load(lora).graph}, SubprogramBounds(), HOW)
+    found = list(mine_kernels({"lora": load(lora).graph}, SubprogramBounds(), HOW))
     whole = found[0]
     assert whole.operators == 4 and whole.rules and len(found) > 1
     keys = [(str(one.goal.roots), str(one.goal.types)) for one in found]
@@ -84,12 +84,12 @@ def test_a_search_that_was_stopped_goes_on_where_it_was(lora: Path, tmp_path: Pa
     genuine = mining.search
     monkeypatch.setattr(mining, "search", stopped)
     with pytest.raises(KeyboardInterrupt):
-        mine_kernels(graphs, SubprogramBounds(), HOW, Journal(path))
+        list(mine_kernels(graphs, SubprogramBounds(), HOW, Journal(path)))
     searched = 10
-    again = mine_kernels(graphs, SubprogramBounds(), HOW, Journal(path))
+    again = list(mine_kernels(graphs, SubprogramBounds(), HOW, Journal(path)))
     assert searched == 10 + len(again) - 2
     monkeypatch.setattr(mining, "search", genuine)
-    fresh = mine_kernels(graphs, SubprogramBounds(), HOW)
+    fresh = list(mine_kernels(graphs, SubprogramBounds(), HOW))
     assert [rule.id for one in again for rule in one.rules] == [rule.id for one in fresh for rule in one.rules]
 
 
