@@ -9,10 +9,11 @@ Ours are block graphs of one product, with numbers as they are (``floats``) and 
 ``three`` products, `rewriter/kernels/c/parts.py`), each under the fastest of the schedules that a run tries first, which is
 printed; only processors with tiles of AMX multiply parts. A case is several products of the same left operand with weights of
 own, so that weights are in the cache as far as those of a model's layers are; onnxruntime has them as constants of one model.
-What is compared takes turns, onnxruntime twice in a round (``again``: what ratios say of nothing but noise); a time is the
-least of many runs over the number of products, in seconds of the thread's processor, or with ``--wall`` of the clock, where
-nothing else runs and threads have no clock as fine as that; a ratio is the median of ratios within a round. Errors are relative
-(L2) against float64, and are checked before anything is timed, with numbers of all magnitudes, infinities and NaN among them.
+What is compared takes turns, all twice in a round (``again`` is onnxruntime's second turn: what ratios say of nothing but noise).
+A time is the least of many rounds over the number of products, in seconds of the thread's processor, or with ``--wall`` of the
+clock, where nothing else runs and threads have no clock as fine as that; a ratio is the median of ratios within a round. Errors
+are relative (L2) against float64, and are checked before anything is timed, with numbers of all magnitudes, infinities and NaN
+among them.
 """
 
 from __future__ import annotations
@@ -66,8 +67,10 @@ _TRIALS = 3
 """Schedules of which the fastest is taken: so many a run times where no numbers are in parts."""
 _WEIGHTS = 4
 """Products of a case."""
-_QUICK = 5
+_QUICK = 9
 """Runs of each schedule."""
+_LEAST = 7
+"""Rounds."""
 _AGAIN = "again"
 _SECONDS = 4.0
 """For the rounds of a case."""
@@ -281,16 +284,21 @@ class _ProductCase:
         return {name: float(np.linalg.norm(results[0] - exact) / norm) for name, results in self.results.items()}
 
     def times(self, seconds: float, clock: Callable[[], float]) -> dict[str, np.ndarray]:
-        """Microseconds of a product by round, and of onnxruntime a second time, as :data:`_AGAIN`."""
-        runs = {**self.runs, _AGAIN: self.runs["onnxruntime"]}
-        times: dict[str, list[float]] = {name: [] for name in runs}
+        """Microseconds of a product by round, and of onnxruntime a second time, as :data:`_AGAIN`.
+
+        Neither of onnxruntime's follows on the other, whose weights would be in the caches yet: ours stand behind each, and the
+        mean of both counts.
+        """
+        theirs, ours = self.runs["onnxruntime"], {name: run for name, run in self.runs.items() if name != "onnxruntime"}
+        times: dict[str, list[float]] = {name: [] for name in ("onnxruntime", *ours, _AGAIN)}
         end = time.perf_counter() + seconds
-        while time.perf_counter() < end or len(times["onnxruntime"]) < 7:
-            for name, run in runs.items():
-                start = clock()
-                run()
-                times[name].append((clock() - start) / _WEIGHTS * 1e6)
-        return {name: np.array(each) for name, each in times.items()}
+        while time.perf_counter() < end or len(times["onnxruntime"]) < _LEAST:
+            for half in ("onnxruntime", _AGAIN):
+                for name, run in {half: theirs, **ours}.items():
+                    start = clock()
+                    run()
+                    times[name].append((clock() - start) / _WEIGHTS * 1e6)
+        return {name: np.reshape(each, (len(times[_AGAIN]), -1)).mean(axis=1) for name, each in times.items()}
 
 
 def _check(name: str, built: _LoadedProduct, k: int, n: int) -> None:

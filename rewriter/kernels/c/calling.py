@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,14 +16,22 @@ from rewriter.runtime.plan import Argument, Expression
 
 __all__ = ["BoundKernel", "aligned", "opened", "prepared"]
 
+_HUGE_PAGE = 2 << 20
 _INPUT, _OUTPUT, _SCRATCH = (make(0).packed[0] for make in (Argument.input, Argument.output, Argument.scratch))
 _INT64, _PACKED = (make(0).packed[0] for make in (Argument.int64, Argument.weights))
 
 
 def aligned(size: int) -> np.ndarray:
-    """Bytes that begin at a multiple of 64."""
-    memory = np.zeros(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
+    """Bytes that begin at a multiple of 64, on huge pages as those of the library's packed weights."""
+    if size < _HUGE_PAGE:
+        memory = np.zeros(size + 64, np.uint8)
+        start = -memory.ctypes.data % 64
+        return memory[start : start + size]
+    mapped = mmap.mmap(-1, size + _HUGE_PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(mapped, np.uint8)
+    start = -memory.ctypes.data % _HUGE_PAGE
     return memory[start : start + size]
 
 

@@ -19,6 +19,7 @@ static inline float f32_min(float a, float b) { return (a < b) | (a != a) ? a : 
  * and of the greatest and the least as unsigned ones. A positive NaN is the greatest signed number, a negative one the greatest
  * unsigned; among negative floats the greatest is the least unsigned number. */
 static inline int32_t bits_most(int32_t a, int32_t b) { return a > b ? a : b; }
+static inline int32_t bits_least(int32_t a, int32_t b) { return a < b ? a : b; }
 static inline uint32_t bits_above(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static inline uint32_t bits_below(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static inline float f32_greatest(int32_t most, uint32_t above, uint32_t below) {
@@ -28,6 +29,19 @@ static inline float f32_greatest(int32_t most, uint32_t above, uint32_t below) {
 static inline float f32_smallest(int32_t most, uint32_t above, uint32_t below) {
     float found = f32_of_bits((int32_t)(above > 0x7fffffffu ? above : below));
     return (most > 0x7f800000) | (above > 0xff800000u) ? NAN : found;
+}
+
+/* The sum of 32 lanes, in 64 bits, by halves: a reduction of the compiler's adds the last sixteen one after another. */
+typedef float f32_eight __attribute__((vector_size(32), aligned(4), may_alias));
+typedef double f32_wide_eight __attribute__((vector_size(64), aligned(8), may_alias));
+typedef double f32_wide_four __attribute__((vector_size(32), aligned(8), may_alias));
+typedef double f32_wide_two __attribute__((vector_size(16), aligned(8), may_alias));
+static inline double f32_sum_of_lanes(const float *lanes) {
+    f32_wide_eight eight = {0};
+    for (int i = 0; i < 32; i += 8) eight += __builtin_convertvector(*(const f32_eight *)(lanes + i), f32_wide_eight);
+    const f32_wide_four four = *(const f32_wide_four *)&eight + *((const f32_wide_four *)&eight + 1);
+    const f32_wide_two two = *(const f32_wide_two *)&four + *((const f32_wide_two *)&four + 1);
+    return two[0] + two[1];
 }
 
 static inline float f32_sign(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }
@@ -47,14 +61,17 @@ static inline float f32_exp_rest(float x, float shifted, float bias) {
     return f32_fma(p, r, 1.0f);
 }
 
-/* 2^n is two factors, whose biased exponents add up to n + 254, so that denormal results are rounded once and 2^128 is none. */
+/* 2^n is two factors, whose biased exponents add up to n + 254, so that denormal results are rounded once and 2^128 is none. Bits
+ * bring x between -110 and 100, the lesser signed number and then the lesser unsigned one: GCC makes three comparisons and as many
+ * selections of two conditional floats, a seventh of a softmax. */
 static inline float f32_exp(float x) {
-    float within = 100.0f < x ? 100.0f : x;
-    within = -110.0f > within ? -110.0f : within;
+    uint32_t bits = (uint32_t)bits_least(f32_bits(x), 0x42c80000);
+    float within = f32_of_bits((int32_t)bits_below(bits, 0xc2dc0000u));
     float shifted = f32_fma(within, 1.44269504f, 0x1.8p23f + 254.0f);
     float p = f32_exp_rest(within, shifted, 254.0f);
     int32_t whole = f32_bits(shifted) << 23, half = f32_bits(shifted) << 22 & 0x7f800000;
-    return p * f32_of_bits(half) * f32_of_bits(whole - half);
+    float y = p * f32_of_bits(half) * f32_of_bits(whole - half);
+    return x != x ? x : y;
 }
 
 /* The same of numbers from -80 to 80, where 2^n is a normal number. */
@@ -105,7 +122,7 @@ static inline float f32_erf(float x) {
     p = f32_fma(p, s, -0.37612626f);
     p = f32_fma(p, s, 0.12837917f);
     float near = f32_fma(p, x, x);
-    float u = t > 4.0f ? 4.0f : t;
+    float u = f32_of_bits(bits_least(f32_bits(t), 0x40800000)); /* 4 at most */
     float q = 1.6371514e-06f;
     q = f32_fma(q, u, -4.605804e-05f);
     q = f32_fma(q, u, 0.00059680565f);
@@ -128,7 +145,7 @@ static inline float f32_tanh(float x) {
     p = f32_fma(p, s, 0.13332915f);
     p = f32_fma(p, s, -0.3333333f);
     float near = f32_fma(p * s, x, x);
-    float u = t > 40.0f ? 40.0f : t;
+    float u = f32_of_bits(bits_least(f32_bits(t), 0x42200000)); /* 40 at most */
     float far = copysignf(1.0f - 2.0f / (f32_exp_normal(2.0f * u) + 1.0f), x);
     return t > 0.6f ? far : near;
 }

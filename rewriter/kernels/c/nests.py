@@ -41,8 +41,8 @@ _REDUCTIONS = {"sum": "+", "max": "max", "min": "min"}
 _EXTREMES = {"max": "f32_greatest", "min": "f32_smallest"}
 """How an extreme of floats along the innermost loop is had from what functions.h keeps of their bits."""
 _LANES = 32
-"""Sums in 32 bits beside each other along the innermost loop, which are added up in 64. A short loop adds in 64 bits at once, and
-so does a long one, so that no lane adds up so many numbers that it is less exact for it."""
+"""Sums in 32 bits beside each other along the innermost loop, which functions.h adds up in 64. A short loop adds in 64 bits at
+once, and so does a long one, so that no lane adds up so many numbers that it is less exact for it."""
 _SUMMED_IN_LANES = range(2 * _LANES, 32 * _LANES + 1)
 """Lengths of a tile of which the sum is one of lanes."""
 _SHORTEST = 8
@@ -338,8 +338,8 @@ class _Nest:
 
     def _sum(self, name: str, inner: str, text: str) -> str:
         """The text of a sum of floats along the innermost loop, of 64 bits."""
-        total = self._lines.fresh(f"{name}_in")
         if self._tiling[inner] not in _SUMMED_IN_LANES:
+            total = self._lines.fresh(f"{name}_in")
             self._start.append(f"double {total} = 0.0;")
             self._body.append(f"{total} = {total} + {text};")
             self._reduces("+", total)
@@ -349,10 +349,7 @@ class _Nest:
         self._lines.stack[lanes] = 4 * _LANES
         self._start.append(f"_Alignas(64) float {lanes}[{_LANES}] = {{0}};")
         self._body.append(f"{lanes}[{lane}] = {lanes}[{lane}] + {text};")
-        self._after.append(f"double {total} = 0.0;")
-        self._after.append(f"#pragma omp simd reduction(+ : {total})")
-        self._after.append(f"for (int64_t {lane} = 0; {lane} < {_LANES}; ++{lane}) {total} = {total} + {lanes}[{lane}];")
-        return total
+        return f"f32_sum_of_lanes({lanes})"
 
     def _extreme(self, name: str, kind: str, start: str, text: str) -> str:
         """The text of an extreme of floats along the innermost loop."""

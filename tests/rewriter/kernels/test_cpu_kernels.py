@@ -28,6 +28,7 @@ from rewriter.cost.kernel_times import Measured, recall_all, record, time_of, ti
 from rewriter.cost.schedules.cpu import blocks_a_thread, cpu_schedules
 from rewriter.kernels import custom_cpu
 from rewriter.kernels.c import objects
+from rewriter.kernels.c.calling import aligned
 from rewriter.kernels.c.codegen import generate
 from rewriter.kernels.c.compile import LEVELS, Level, NotBuilt, build
 from rewriter.kernels.c.objects import FEATURES, ObjectCompiler, levels_here
@@ -134,6 +135,38 @@ def test_a_kernel_without_a_form_in_c_is_told(compiler: ObjectCompiler) -> None:
 def test_kernels_are_kept_for_people_to_read(tmp_path: Path) -> None:
     written = keep_kernels([ROWS], tmp_path, on_cpu=True)
     assert {path.suffix for path in written} == {".c", ".txt", ".json", ".svg"}
+
+
+def on_huge_pages() -> int:
+    """Bytes of this process's memory for which Linux was asked for huge pages."""
+    size = total = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if line.startswith("Size:"):
+            size = int(line.split()[1]) << 10
+        elif line.startswith("VmFlags:") and "hg" in line.split():
+            total += size
+    return total
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages to ask for")
+def test_packed_weights_are_on_huge_pages_as_far_as_they_fill_them(compiler: ObjectCompiler) -> None:
+    """Of 4.5 MiB of weights, two of 2 MiB; the process that times kernels packs them so, too."""
+    kernel = lower(
+        "wide", {"x": parse_type("float[3,1024]"), "w": parse_type("float[1024,1152]")}, [("y", parse_term("MatMul(x, w)"))]
+    )
+    feed = random_inputs(kernel, 1)
+    tried = Scheduled.one(kernel, Schedule((("m", 4), ("n", 64), ("k", 128)))).asking_ahead("w")
+    compiled, problems = compile_on_cpu([tried], compiler, V3)
+    assert not problems
+    model, graph = with_kernel(kernel, weights={"w": feed["w"]})
+    content, before = to_bytes(model, graph, compiled), on_huge_pages()
+    session = session_of(content, 1)
+    assert on_huge_pages() - before == 4 << 20
+    (y,) = session.run(None, {"x": feed["x"]})
+    np.testing.assert_allclose(y, reference(kernel, feed)[0], rtol=0, atol=1e-4)
+    before = on_huge_pages()
+    (kept,) = (aligned(3 << 20),)
+    assert on_huge_pages() > before and kept.ctypes.data % (2 << 20) == 0
 
 
 # Schedules
