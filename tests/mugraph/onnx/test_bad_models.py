@@ -539,3 +539,28 @@ def test_a_loop_that_computes_nothing_and_is_not_left_is_refused(most: str, dead
     identities = "more = Identity(c) w = Identity(v)"
     for change in ({"most": "few"}, {"body": "more = Identity(c) w = Exp(v)"}, {"body": "more = Not(c) w = Identity(v)"}):
         assert load(parse_model(LOOPING.format(**{"body": identities, **parts, **change}))).graph.outputs
+
+
+@pytest.mark.parametrize(
+    ("ends", "body", "name"),
+    [
+        ("(float[{ones}] x) => (float[{ones}] y)", "y = Relu(x)", "x"),
+        ("(float[1] x) => (float[{ones}] y) <int64[{rank}] s = {{{ones}}}>", "y = Reshape(x, s)", "y"),
+        ("(float[1] x) => (float[{ones}] y) <float[{ones}] w = {{1}}>", "y = Add(x, w)", "w"),
+        (
+            "(float[1] x, bool c) => (float[1] y) <int64[{rank}] s = {{{ones}}}, int64[1] t = {{1}}>",
+            "y = If<then_branch = b () => (float[1] u) {{ v = Reshape(x, s) u = Reshape(v, t) }}, "
+            "else_branch = b () => (float[1] w) {{ w = Neg(x) }}>(c)",
+            "v",
+        ),
+    ],
+)
+def test_more_dimensions_than_arrays_have_are_refused(ends: str, body: str, name: str) -> None:
+    """NumPy broadcasts no more than 32; no runtime computes with nearly as many in earnest."""
+    for rank in (24, 25, 33, 65):
+        given = {"rank": rank, "ones": ",".join(["1"] * rank)}
+        text = f'<ir_version: 10, opset_import: ["" : 21]> g {ends} {{{{ {body} }}}}'.format(**given)
+        if rank == 24:
+            load(parse_model(text))
+        else:
+            refused(parse_model(text), f"'{name}' has {rank} dimensions", "leave out dimensions of 1")
