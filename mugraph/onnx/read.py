@@ -50,6 +50,8 @@ __all__ = ["ReadFrom", "distrusting", "load", "reread"]
 
 _EXPANDED_LIMIT = 1 << 20
 """Nodes of a main graph with all calls of functions written out, as runtimes and shape inference do."""
+_RANK_LIMIT = 24
+"""Most dimensions of a value. NumPy broadcasts arrays of 32, and rules give a value some that it had not."""
 
 
 def load(source: str | Path | ModelProto, *, check: bool = True) -> Model:
@@ -246,6 +248,7 @@ class _GraphReader:
         defaults = self.read_leaves()
         for origin, node in enumerate(self.graph.node):
             self.read_node(origin, node)
+        self.check_ranks()
         self.learner.answer(self.integers.arithmetic.doubted)
         names = [value.name for value in self.graph.output]
         missing = [name for name in names if name not in self.values]
@@ -281,6 +284,15 @@ class _GraphReader:
             taken=self.taken,
             contradicted=self.contradicted,
         )
+
+    def check_ranks(self) -> None:
+        """Raises :class:`ModelError` where a value has more dimensions than this package computes with."""
+        for value, type_ in enumerate(self.tables.types):
+            if type_ is not None and type_.rank > _RANK_LIMIT:
+                raise ModelError(
+                    f"{self.weights.label}: value '{self.tables.names[value]}' has {type_.rank} dimensions, and more than "
+                    f"{_RANK_LIMIT} are not supported; leave out dimensions of 1"
+                )
 
     def restrictions(self) -> str:
         """What the model's own nodes ask of its sizes, and what that decides; empty where that is nothing."""

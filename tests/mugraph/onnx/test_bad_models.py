@@ -541,6 +541,7 @@ def test_a_loop_that_computes_nothing_and_is_not_left_is_refused(most: str, dead
         assert load(parse_model(LOOPING.format(**{"body": identities, **parts, **change}))).graph.outputs
 
 
+<<<<<<< HEAD
 WITHIN = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, bool c, int64 n) => (float[2] y) <{constants}> {{
     largest = ReduceMax<keepdims = 0>(x) some = Cast<to = 9>(largest)
     y = If({condition}) <then_branch = t () => (float[2] u) {{ {then} }},
@@ -570,3 +571,28 @@ def test_a_loop_that_computes_nothing_is_refused_in_a_body_too(first: str, is_de
     for change in changes:
         assert load(within(**change)).graph.outputs
     assert load(within("no")).graph.outputs, "it is never run"
+=======
+@pytest.mark.parametrize(
+    ("ends", "body", "name"),
+    [
+        ("(float[{ones}] x) => (float[{ones}] y)", "y = Relu(x)", "x"),
+        ("(float[1] x) => (float[{ones}] y) <int64[{rank}] s = {{{ones}}}>", "y = Reshape(x, s)", "y"),
+        ("(float[1] x) => (float[{ones}] y) <float[{ones}] w = {{1}}>", "y = Add(x, w)", "w"),
+        (
+            "(float[1] x, bool c) => (float[1] y) <int64[{rank}] s = {{{ones}}}, int64[1] t = {{1}}>",
+            "y = If<then_branch = b () => (float[1] u) {{ v = Reshape(x, s) u = Reshape(v, t) }}, "
+            "else_branch = b () => (float[1] w) {{ w = Neg(x) }}>(c)",
+            "v",
+        ),
+    ],
+)
+def test_more_dimensions_than_arrays_have_are_refused(ends: str, body: str, name: str) -> None:
+    """NumPy broadcasts no more than 32; no runtime computes with nearly as many in earnest."""
+    for rank in (24, 25, 33, 65):
+        given = {"rank": rank, "ones": ",".join(["1"] * rank)}
+        text = f'<ir_version: 10, opset_import: ["" : 21]> g {ends} {{{{ {body} }}}}'.format(**given)
+        if rank == 24:
+            load(parse_model(text))
+        else:
+            refused(parse_model(text), f"'{name}' has {rank} dimensions", "leave out dimensions of 1")
+>>>>>>> w-x
