@@ -541,7 +541,6 @@ def test_a_loop_that_computes_nothing_and_is_not_left_is_refused(most: str, dead
         assert load(parse_model(LOOPING.format(**{"body": identities, **parts, **change}))).graph.outputs
 
 
-<<<<<<< HEAD
 WITHIN = """<ir_version: 8, opset_import: ["" : 17]> g (float[2] x, bool c, int64 n) => (float[2] y) <{constants}> {{
     largest = ReduceMax<keepdims = 0>(x) some = Cast<to = 9>(largest)
     y = If({condition}) <then_branch = t () => (float[2] u) {{ {then} }},
@@ -571,7 +570,8 @@ def test_a_loop_that_computes_nothing_is_refused_in_a_body_too(first: str, is_de
     for change in changes:
         assert load(within(**change)).graph.outputs
     assert load(within("no")).graph.outputs, "it is never run"
-=======
+
+
 @pytest.mark.parametrize(
     ("ends", "body", "name"),
     [
@@ -595,4 +595,3 @@ def test_more_dimensions_than_arrays_have_are_refused(ends: str, body: str, name
             load(parse_model(text))
         else:
             refused(parse_model(text), f"'{name}' has {rank} dimensions", "leave out dimensions of 1")
->>>>>>> w-x

@@ -158,7 +158,9 @@ def test_a_verdict_that_does_not_hold_costs_no_second_reference(
         return optimize(source, tmp_path / "o.onnx", provider="cpu", rules=list(RULES), budget=20)
 
     assert run().improved and run().cached_verdict
-    monkeypatch.setattr(Judge, "judge_again", lambda self, *_: self.original.acceptance() and Judgement(message="not right any more"))
+    monkeypatch.setattr(
+        Judge, "judge_again", lambda self, *_: self.original.acceptance() and Judgement(message="not right any more")
+    )
     outcome = run()
     assert outcome.improved and not outcome.cached_verdict
     assert sorted(made) == ["__init__", "referred"]
