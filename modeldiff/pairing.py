@@ -143,7 +143,7 @@ class Pairing:
         self._alone: set[int] = set()
         self._rounded: set[int] = set()
         self._enter_before()
-        self._rounding = {node: dtype for node in before.nodes if (dtype := before.rounds_to(node)) is not None}
+        self._rounding = {node: dtype for node in before.nodes if (dtype := before.rounded_by(node)) is not None}
         self._numbers_before = frozenset(number for node in before.nodes for number in numbers_in(node)) | _scalars(before)
         for node in after.nodes:
             heed()
@@ -435,7 +435,8 @@ class Pairing:
         return max(floors) if self.tolerance is None else self.tolerance
 
     def _rounded_to(self, before: int) -> set[DataType]:
-        """The types that the model before rounds to between a value and what both models have by then."""
+        """The types that the model before, or the runtime in its place, rounds to between a value and what both models have by
+        then."""
         return {self._rounding[node] for node in self._region(before) if node in self._rounding} if self._rounding else set()
 
     def _region(self, before: int) -> set[Node]:

@@ -34,6 +34,7 @@ from rewriter.reference import NoReference, bind_shape, rounding_decisions
 from rewriter.reference.evaluation import makes_integers
 from rewriter.reference.nodes import RunTensors, computed, widen
 from rewriter.reference.threads import SharedReal
+from rewriter.run.accept import FLOORS
 from rewriter.runtime_env import RuntimeFailure
 from rulegen.mine.cuts import shortest
 
@@ -359,6 +360,13 @@ class ComparedModel:
             return None
         given, made = (self.graph.type(value) for value in (node.inputs[0], node.values[0]))
         return None if given is None or made is None else rounding_of(given, made)
+
+    def rounded_by(self, node: Node) -> DataType | None:
+        """The type to which a node's results were rounded: by itself, or since the runtime computed them in their own type."""
+        if not node.is_opaque or self.bodies(node):
+            return self.rounds_to(node)
+        types = {DataType.FLOAT if type_ is None else type_.dtype for type_ in map(self.graph.type, node.values)}
+        return max(types & FLOORS.keys(), key=FLOORS.__getitem__, default=None)
 
     def _rounded(self, node: Node, array: np.ndarray) -> np.ndarray:
         """A node's result as far as its type holds it, where the node says so itself: what it rounds away is lost."""

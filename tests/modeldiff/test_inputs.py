@@ -223,3 +223,15 @@ def test_what_float64_does_not_tell_of_is_not_equal(tmp_path: Path) -> None:
     comparison = compared(tmp_path, *models)
     assert comparison.verdict in (Equality.UNDECIDED, Equality.DIFFERENT), text_of(comparison)
     assert compared(tmp_path, models[0], models[0]).verdict is Equality.PROVED
+
+
+def test_what_a_kernel_of_the_runtime_rounded_is_no_difference(tmp_path: Path) -> None:
+    """Of the model before as of the one after: what no record describes is run by onnxruntime, in float32."""
+    text = "p = MatMul(x, w) {} y = Neg({})"
+    before = small_model(f"{FREE} {{ {text.format('r = Shrink<lambd = 0.0, bias = 0.0>(p)', 'r')} }}", w=drawn(4, 4))
+    after = small_model(f"{FREE} {{ {text.format('', 'p')} }}", w=drawn(4, 4))
+    for models in ((before, after), (after, before)):
+        comparison = compared(tmp_path, *models)
+        assert comparison.verdict is Equality.TESTED, text_of(comparison)
+    wrong = small_model(f"{FREE} {{ {text.format('k = Mul(p, f)', 'k')} }}", w=drawn(4, 4), f=np.float32(1.0001))
+    assert compared(tmp_path, before, wrong).verdict is Equality.DIFFERENT
