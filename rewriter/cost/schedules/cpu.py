@@ -67,6 +67,8 @@ _CALL = 1.0
 _ASKING, _JUMP = 8, 0.06
 """Rows from which on a tile asks ahead for its weights, and what an octave of columns takes, as a share, where none does: then
 the processor has to foresee which panel comes next."""
+_ALONE, _LITTLE = 14, 0.008
+"""Rows up to which one register tile takes them all, which passes panels faster than they come, and the same of these."""
 
 
 def cpu_schedules(
@@ -198,7 +200,7 @@ class _PanelProduct:
         copies = _COPY * -(-wide // columns) / wide
         first = (math.hypot(rows, _FROM_MEMORY) - rows) / high
         again = _FURTHER * max(math.log2(4 * columns * deep / (4 * second_cache)), 0.0) if rows < high else 0.0
-        jumps = 0.0 if rows >= _ASKING else _JUMP * math.log2(columns)
+        jumps = math.log2(columns) * (_JUMP if rows < _ASKING else _LITTLE if rows <= _ALONE else 0.0)
         return (1 + copies + first + again + _AWAY * rows) * (1 + jumps + _CALL / steps)
 
     def _busy(self, schedule: Schedule, threads: int) -> float:

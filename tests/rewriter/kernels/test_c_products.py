@@ -463,7 +463,7 @@ def test_tiles_that_leave_most_threads_idle_are_not_tried(threads: int, least: i
     assert len(tiles) == 36 and tiles.count(tiles[0]) == 1, "none is left out but those that do not fit on the stack"
 
 
-@pytest.mark.parametrize("rows, first", [(1, [64, 1, 512]), (8, [1024, 8, 512]), (32, [1024, 32, 512]), (128, [1024, 32, 512])])
+@pytest.mark.parametrize("rows, first", [(1, [64, 1, 512]), (8, [256, 8, 512]), (32, [1024, 32, 512]), (128, [1024, 32, 512])])
 def test_products_with_stored_weights_have_long_tiles_of_few_rows(rows: int, first: list[int]) -> None:
     """One row alone asks for nothing ahead, and goes along two panels; the first two differ in columns."""
     tiles = columns_rows_steps(linear(symbol("m"), 768, 768), rows, 3)
