@@ -20,7 +20,7 @@ from rewriter.reference import Error, NoReference, NoRoom, References
 from rewriter.run import accept, timings
 from rewriter.run.background import Beside
 from rewriter.run.branches import notes_on_branches
-from rewriter.run.checking import Checker, Trial
+from rewriter.run.checking import Checker, OpenedAhead, Trial
 from rewriter.run.cleaning import session_as_it_came
 from rewriter.run.footprint import loading_seconds
 from rewriter.run.judgement import Judgement
@@ -385,11 +385,17 @@ class Judge:
         return f"{words}; give sizes or inputs that it runs on with --input or --data"
 
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
-        """On the winner of an earlier run: it is checked numerically like any other, and not timed."""
+        """On the winner of an earlier run: it is checked numerically like any other, and not timed.
+
+        It is written and opened while what it is compared with is made.
+        """
+        self.prepare(times=False)
+        ahead = None if self._opening is None else OpenedAhead.of(self._bench, candidate)
         acceptance = self._acceptance()
         if isinstance(acceptance, Judgement):
             return acceptance
-        opened = Checker(self._bench, search, self._quarantine, acceptance).check(Proposal(candidate, was_faster=True))
+        checker = Checker(self._bench, search, self._quarantine, acceptance, ahead)
+        opened = checker.check(Proposal(candidate, was_faster=True))
         return self._kept("it is not right any more") if opened is None else self._won(opened.trial)
 
     def _first_right(self, checker: Checker, proposals: Proposals) -> Judgement:
