@@ -181,8 +181,8 @@ class _Follower:
     """
 
     def __init__(self, path: Path, step: Callable[[FileIO, int], object]) -> None:
-        self.given, self._step = 0, step
-        self._file = path.open("rb", buffering=0)
+        self.given, self._path, self._step = 0, path, step
+        self._file: FileIO | None = None
         self._thread = ThreadPoolExecutor(1)
         self._steps: list[Future[object]] = []
 
@@ -191,7 +191,8 @@ class _Follower:
         return all(step.done() for step in self._steps)
 
     def follow(self, written: int) -> None:
-        """Has it go on up to there."""
+        """Has it go on up to there. Raises OSError where the file cannot be opened."""
+        self._file = self._file or self._path.open("rb", buffering=0)
         self._steps.append(self._thread.submit(self._step, self._file, written - self.given))
         self.given = written
 
@@ -203,7 +204,8 @@ class _Follower:
     def close(self) -> None:
         """Has it go no further."""
         self._thread.shutdown(cancel_futures=True)
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 def _hash(content: _Digest, file: FileIO, count: int) -> None:

@@ -257,20 +257,25 @@ class Weights:
                 left -= len(piece)
                 yield piece
 
-    def file_chunks(self, path: Path) -> Iterator[bytes]:
-        """The bytes of one of ``files``, piece by piece. Raises :class:`ModelError` where it has changed."""
+    def file_chunks(self, path: Path, buffer: bytearray | None = None) -> Iterator[bytes | memoryview]:
+        """The bytes of one of ``files``, piece by piece. Raises :class:`ModelError` where it has changed.
+
+        Args:
+            buffer: as of :meth:`chunks`.
+        """
         self._identity(path, self.label)
+        room = None if buffer is None else memoryview(buffer)
         with path.open("rb", buffering=0) as file:
-            while piece := file.read(CHUNK):
+            while piece := file.read(CHUNK) if room is None else room[: file.readinto(room) or 0]:
                 yield piece
         self._identity(path, self.label)
 
-    def model_chunks(self) -> Iterator[bytes]:
-        """The bytes that the model was read from, piece by piece. Raises :class:`ModelError` where its file has changed."""
+    def model_chunks(self, buffer: bytearray | None = None) -> Iterator[bytes | memoryview]:
+        """The bytes that the model was read from, as :meth:`file_chunks` those of a file."""
         if self.path is None:
             yield self.memory
         else:
-            yield from self.file_chunks(self.path.parent / self.path.name)
+            yield from self.file_chunks(self.path.parent / self.path.name, buffer)
 
     def array(self, tensor: TensorProto) -> np.ndarray:
         """The tensor's value, in the NumPy type that stands for its element type (bfloat16, int4 ... by ml_dtypes).

@@ -137,8 +137,8 @@ def copy(model: Model, path: str | Path) -> Saved:
         drafts = []
         for source, final in missing:
             final.parent.mkdir(parents=True, exist_ok=True)
-            drafts.append((files.write(model.weights.file_chunks(source), final), final))
-        written = files.write(model.weights.model_chunks())
+            drafts.append((files.write(model.weights.file_chunks(source, files.buffer), final), final))
+        written = files.write(model.weights.model_chunks(files.buffer))
         for draft, final in drafts:
             files.settle(draft, final)
         files.replace(written)

@@ -14,17 +14,18 @@ from mugraph.terms.shape import Undecided
 from rewriter.reference import Error, Evaluated, worst
 from rewriter.run.accept import Acceptance, first_failing
 from rewriter.run.kernels import has_kernels
+from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.timings import UNTIMED, Speed
 from rewriter.run.workbench import Workbench
-from rewriter.runtime_env import RuntimeFailure
+from rewriter.runtime_env import RuntimeFailure, new_session
 from rewriter.search.candidate import Candidate
 from rules_db.trust.rule import FloatClass
 
-__all__ = ["Checker", "Opened", "Trial"]
+__all__ = ["Checker", "Opened", "OpenedAhead", "Trial"]
 
 
 _LEFT_OF_ERRORS = 0.8
@@ -81,6 +82,41 @@ class Opened:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedAhead:
+    """A candidate that was written before it is known what it is compared with.
+
+    Attributes:
+        candidate: as it was written.
+        path: its file.
+        session: of that, on a target that is here.
+        seconds: to open the session.
+    """
+
+    candidate: Candidate
+    path: Path
+    session: Any
+    seconds: float
+
+    @staticmethod
+    def of(bench: Workbench, candidate: Candidate) -> OpenedAhead | None:
+        """A candidate, its kernels compiled; ``None`` where that does not work, of which whoever checks it tells."""
+        kernels, target, model = bench.kernels, bench.task.target, bench.task.model
+        if kernels.refused(candidate):
+            return None
+        if problems := kernels.compile(candidate):
+            bench.notes.drop(*problems)
+            return None
+        try:
+            path, session, since = kernels.open_in(candidate.graph, bench.folder), None, time.perf_counter()
+            if target.here:
+                open_elsewhere_first(model, path, target.run_on)
+                session = new_session(path, target.run_on, spinning=False)
+        except (Undecided, RuntimeFailure):
+            return None
+        return OpenedAhead(candidate, path, session, time.perf_counter() - since)
+
+
 class Checker:
     """Numeric acceptance of proposals.
 
@@ -93,12 +129,23 @@ class Checker:
     about nodes hold in whatever runs these, a kernel is what two compilers made of it. Later proposals do without them, too,
     until :meth:`put_off` finds that there is time after all.
 
+    Args:
+        ahead: a candidate that was opened by now.
+
     Attributes:
         objection: to the proposal that was checked last, where it did not pass.
         has_passed: whether any proposal was right.
     """
 
-    def __init__(self, bench: Workbench, search: ModelSearch, quarantine: Quarantine, acceptance: Acceptance) -> None:
+    def __init__(
+        self,
+        bench: Workbench,
+        search: ModelSearch,
+        quarantine: Quarantine,
+        acceptance: Acceptance,
+        ahead: OpenedAhead | None = None,
+    ) -> None:
+        self._ahead = ahead
         self._bench, self._search, self._quarantine, self._acceptance = bench, search, quarantine, acceptance
         self.objection, self.has_passed = "", False
         self._unsettled: list[Proposal] = []
@@ -231,15 +278,21 @@ class Checker:
 
     def _build(self, candidate: Candidate) -> Opened | _Objection:
         """Builds and runs a candidate; the reason where it cannot be built, does not run or is wrong."""
-        acceptance, target = self._acceptance, self._bench.task.target
+        acceptance, target, ahead = self._acceptance, self._bench.task.target, self._ahead
+        if ahead is not None and ahead.candidate.graph.digest != candidate.graph.digest:
+            ahead = None
+        self._ahead = None
         try:
-            path = self._bench.kernels.open_in(candidate.graph, self._bench.folder)
+            path = self._bench.kernels.open_in(candidate.graph, self._bench.folder) if ahead is None else ahead.path
         except Undecided as problem:
             return _Objection(f"the rewritten model cannot be written ({problem})")
         try:
             since = time.perf_counter()
-            session = acceptance.open(path, None if target.here else candidate.graph)
-            opening = time.perf_counter() - since
+            session = None if ahead is None or acceptance.evaluates else ahead.session
+            if session is None:
+                session = acceptance.open(path, None if target.here else candidate.graph)
+            opening = time.perf_counter() - since if ahead is None else ahead.seconds
+            del ahead
             errors, right = acceptance.judge_outputs(session)
             error = worst(errors)
             fused, sealed = "", right

@@ -14,7 +14,7 @@ import numpy as np
 from mugraph.deadline import BudgetSpent
 from rewriter.run import accept, timings
 from rewriter.run.branches import notes_on_branches
-from rewriter.run.checking import Checker, Trial
+from rewriter.run.checking import Checker, OpenedAhead, Trial
 from rewriter.run.judgement import Judgement
 from rewriter.run.original import IMPRESSION, Original, holds_bfloat16, untyped_inputs
 from rewriter.run.outcome import OutputError, Tried
@@ -183,11 +183,17 @@ class Judge:
         return self._checker
 
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
-        """On the winner of an earlier run: it is checked numerically like any other, and not timed."""
+        """On the winner of an earlier run: it is checked numerically like any other, and not timed.
+
+        It is written and opened while what it is compared with is made.
+        """
+        self.original.prepare(times=False)
+        ahead = OpenedAhead.of(self._bench, candidate) if self.original.is_begun else None
         acceptance = self.original.acceptance()
         if isinstance(acceptance, Judgement):
             return acceptance
-        opened = Checker(self._bench, search, self._quarantine, acceptance).check(Proposal(candidate, was_faster=True))
+        checker = Checker(self._bench, search, self._quarantine, acceptance, ahead)
+        opened = checker.check(Proposal(candidate, was_faster=True))
         return self._kept("it is not right any more") if opened is None else self._won(opened.trial)
 
     def _first_right(self, checker: Checker, proposals: Proposals) -> Judgement:

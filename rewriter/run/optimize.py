@@ -64,6 +64,8 @@ SEARCHING = (
     "rewriter.run.deciding",
 )
 """What a search needs, in the order in which it is imported: of the budget of a second it is a third."""
+_REFERENCE = 2.0
+"""Seconds to begin the process of a reference and to make one for which that pays, at least: with less left none is begun."""
 _deciding = LateModule("rewriter.run.deciding")
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
@@ -138,7 +140,8 @@ def optimize(
             most = _SAMPLE * asked.budget
             writing = writing_seconds(task.original, task.output, most) if asked.keeps_to_budget else 0.0
             _foresee_end(task, clock, writing)
-            with closing(Ahead(task.model, task.sizes, is_needed=asked.searches)) as ahead:
+            has_time = not asked.keeps_to_budget or clock.room("write") >= _REFERENCE
+            with closing(Ahead(task.model, task.sizes, is_needed=asked.searches and has_time)) as ahead:
                 return _run(task, scratch.path, clock, progress, ahead, writing)
         except OSError:
             task.original.weights.check_files()  # one that is gone is not for want of space

@@ -223,18 +223,28 @@ def test_a_run_whose_reference_a_process_makes_goes_on_as_ever(
     assert len(always) == 2 and all(begun.poll() is not None for begun in always)
 
 
-@pytest.mark.parametrize("budget", [20, 0])
+@pytest.mark.parametrize(("budget", "least", "begun"), [(20, 2.0, [1]), (20, 1000.0, [0]), (0, 2.0, [])])
 def test_the_process_begins_with_the_run(
-    budget: int, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, always: list[subprocess.Popen[bytes]]
+    budget: int,
+    least: float,
+    begun: list[int],
+    tmp_path: Path,
+    own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    always: list[subprocess.Popen[bytes]],
 ) -> None:
-    """What it imports takes seconds where files are read slowly, and a second run of a command waits for the reference."""
+    """What it imports takes seconds where files are read slowly, and a second run of a command waits for the reference.
+
+    Where there is no time for a reference it would take from the little that there is.
+    """
     there, real, whole_run = list[int](), cleaning.clean_tasks, sys.modules["rewriter.run.optimize"]
+    monkeypatch.setattr(whole_run, "_REFERENCE", least)
     monkeypatch.setattr(whole_run, "clean_tasks", lambda *given: there.append(len(always)) or real(*given))
     text = f"{HEAD} g (float[64,64] x) => (float[64,64] y) {{ a = Neg(x) b = Neg(a) y = Tanh(b) }}"
     onnx.save(parse_model(text), tmp_path / "m.onnx")
     rules = [rule("Neg(Neg(X))", "X", "X:[m,n]")]
     optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", budget=budget, rules=rules)
-    assert there == [1] * (budget > 0) and len(always) == len(there) and all(begun.poll() is not None for begun in always)
+    assert there == begun and len(always) == len(there) and all(process.poll() is not None for process in always)
 
 
 def test_no_process_begins_for_a_small_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from rewriter.reference import Error
-from rewriter.run import timings
+from rewriter.run import accept, checking, timings
 from rewriter.run.accept import Acceptance
 from rewriter.run.decision import decided
 from rewriter.run.footprint import on_disk
@@ -23,9 +25,24 @@ from rewriter.run.remembering import StaleVerdict, Verdicts
 from rewriter.run.writing import write
 from rules_db.exchange import format_rule
 from tests.support.runs import FASTER, ops, workbench
-from tests.support.stages import RULES, WRONG, decision_of, judge_of
+from tests.support.stages import RULES, WRONG, checker_of, decision_of, judge_of, proposals_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+class Noted:
+    """Calls a method, and keeps the files that it was asked to open."""
+
+    def __init__(self, method: Any) -> None:
+        self.paths: list[Path] = []
+        self._method = method
+
+    def __get__(self, owner: Any, _: object = None) -> Any:
+        return partial(self, owner)
+
+    def __call__(self, owner: Any, path: Path, *rest: Any) -> Any:
+        self.paths.append(path)
+        return self._method(owner, path, *rest)
 
 
 def measuring(source: Path, **options: Any) -> Any:
@@ -53,6 +70,53 @@ def test_a_verdict_is_recalled_as_it_was(source: Path) -> None:
     for other in ({"use_verdicts": False}, {"explain": "all"}, {"alpha": 1.2}, {"data": [{"x": np.ones((64, 64), np.float32)}]}):
         with measuring(source, **other) as bench:
             assert Verdicts(bench, judge_of(bench)).recall() is None
+
+
+def test_what_a_verdict_leads_to_is_opened_while_its_reference_is_made(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with measuring(source) as bench:
+        decision = decision_of(bench)
+        Verdicts(bench, judge_of(bench)).remember(decision, write(bench, decision))
+    opened, events, real = threading.Event(), list[str](), checking.OpenedAhead.of
+    plain = accept.first_reference
+
+    def of(*given: Any) -> checking.OpenedAhead | None:
+        ahead = real(*given)
+        assert ahead is not None and ahead.session is not None
+        events.append("opened")
+        opened.set()
+        return ahead
+
+    def referred(*given: Any) -> Any:
+        opened.wait(60)
+        events.append("referred")
+        return plain(*given)
+
+    monkeypatch.setattr(checking.OpenedAhead, "of", of)
+    monkeypatch.setattr(accept, "first_reference", referred)
+    monkeypatch.setattr(Acceptance, "open", once := Noted(Acceptance.open))
+    with measuring(source) as bench:
+        recalled = Verdicts(bench, judge_of(bench)).recall()
+        assert recalled is not None and recalled.graph.content_digest() == decision.graph.content_digest()
+    assert events == ["opened", "referred"] and len(once.paths) == 1, "the original alone is opened besides"
+
+
+def test_another_candidate_than_was_opened_ahead_is_opened_itself(source: Path) -> None:
+    with measuring(source) as bench:
+        proposals = proposals_of(bench)
+        first, second, *_ = proposals
+        checker, _ = checker_of(bench, proposals)
+        checker._ahead = checking.OpenedAhead.of(bench, first.candidate)
+        assert checker._ahead is not None
+        there = checker._ahead.path
+        other = checker.check(second)
+        assert other is not None and other.trial.path != there
+        checker._ahead = checking.OpenedAhead.of(bench, first.candidate)
+        assert checker._ahead is not None
+        there, session = checker._ahead.path, checker._ahead.session
+        same = checker.check(first)
+        assert same is not None and same.trial.path == there and same.session is session
+        again = checker.check(first)
+        assert again is not None and again.trial.path != there, "it is taken once"
 
 
 def test_a_verdict_is_of_the_sizes_that_the_users_inputs_tell(source: Path) -> None:
