@@ -8,13 +8,12 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.limits import RUN_SECONDS
 from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence, tested_on
-from mugraph.console import result_console, run_click
+from mugraph.console import result_console, run_click, shown
 from mugraph.onnx.parse import files_of
 from rewriter.cli.progress import log_to, watched
 from rewriter.run.faults import FAULT_EXIT, USER_ERRORS
@@ -92,21 +91,21 @@ def _print(comparison: ModelComparison, console: Console) -> None:
     regions = sorted(comparison.regions, key=lambda region: -weight.index(region.verdict))
     table = Table("change", "verdict", box=None, padding=(0, 2, 0, 0))
     for region in regions[:_SHOWN]:
-        table.add_row(escape(in_brief(comparison, region)), f"[{_COLOURS[region.verdict]}]{region.verdict}[/]")
+        table.add_row(shown(in_brief(comparison, region)), f"[{_COLOURS[region.verdict]}]{region.verdict}[/]")
     if regions:
         console.print(table)
     if len(regions) > _SHOWN:
         console.print(f"[dim]{len(regions) - _SHOWN} more changes are in the files of --json and --report[/]")
     for region in regions:
         for line in region_lines(comparison, region) if region.differences or region.verdict is Equality.UNDECIDED else ():
-            said = escape(line.removeprefix(f"{region.verdict}: "))
+            said = shown(line.removeprefix(f"{region.verdict}: "))
             console.print(f"[{_COLOURS[region.verdict]}]{region.verdict}[/]: {said}")
     for output in comparison.outputs:
         if output.run is not None:
-            console.print(f"[dim]output {escape(output.name)}: {output.run.relative_l2:.1e} apart in onnxruntime[/]")
+            console.print(f"[dim]output {shown(output.name)}: {output.run.relative_l2:.1e} apart in onnxruntime[/]")
     for note in filter(None, (tested_on(comparison), *comparison.notes)):
-        console.print(f"[dim]note: {escape(note)}[/]")
-    console.print(f"[{_COLOURS[comparison.verdict]}]{escape(sentence(comparison))}[/]")
+        console.print(f"[dim]note: {shown(note)}[/]")
+    console.print(f"[{_COLOURS[comparison.verdict]}]{shown(sentence(comparison))}[/]")
 
 
 def main() -> None:

@@ -7,10 +7,12 @@ from typing import Any, NoReturn
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
 from mugraph.interrupts import INTERRUPTED_EXIT, USER_EXIT
+from mugraph.lines import in_a_line
 
-__all__ = ["UNBOUNDED", "result_console", "run_click"]
+__all__ = ["UNBOUNDED", "result_console", "run_click", "shown"]
 
 UNBOUNDED = 10_000
 """Columns of what is no terminal: nothing is folded or cut there."""
@@ -20,6 +22,11 @@ def result_console(**settings: Any) -> Console:
     """The console for results; settings are :class:`rich.console.Console`'s."""
     console = Console(**settings)
     return console if console.is_terminal else Console(**settings, width=UNBOUNDED)
+
+
+def shown(text: str) -> str:
+    """A text of others in a line, for a console that takes markup."""
+    return escape(in_a_line(text))
 
 
 def run_click(command: click.Command, name: str, problems: tuple[type[Exception], ...]) -> NoReturn:
@@ -40,5 +47,5 @@ def run_click(command: click.Command, name: str, problems: tuple[type[Exception]
         said = problem.format_message()
     except problems as problem:
         said = str(problem)
-    print(f"{name}: {said}", file=sys.stderr)
+    print(f"{name}: {in_a_line(said)}", file=sys.stderr)
     sys.exit(USER_EXIT)

@@ -38,6 +38,7 @@ from mugraph.onnx.scopes import (
     names_read,
     nested_tensors,
     node_count,
+    put_in_order,
 )
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues, restrictions_in_words
 from mugraph.onnx.understand import ModelOperators, UnderstoodNode, understand
@@ -129,6 +130,7 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
             f"its functions are more than {_EXPANDED_LIMIT:,} nodes when written out, which no runtime can hold"
         )
     heed()
+    put_in_order(proto.graph)
     for node, name, tensor, other in mistaken_names(proto.graph):
         if tensor is None or other is None or not _is_same(weights, tensor, other):
             raise weights.malformed(

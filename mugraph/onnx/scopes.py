@@ -6,6 +6,7 @@ the node depends on that value although its inputs do not list it.
 
 from __future__ import annotations
 
+import heapq
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -27,6 +28,7 @@ __all__ = [
     "nested_nodes",
     "nested_tensors",
     "node_count",
+    "put_in_order",
     "rename",
     "training_names",
 ]
@@ -100,6 +102,38 @@ def nested_tensors(model: ModelProto) -> Iterator[TensorProto]:
                 yield from (attribute.sparse_tensor.values, attribute.sparse_tensor.indices)
             for sparse in attribute.sparse_tensors:
                 yield from (sparse.values, sparse.indices)
+
+
+# The order of nodes
+
+
+def put_in_order(graph: GraphProto) -> None:
+    """Sorts a main graph's nodes behind those whose results they read, as ONNX asks for; those in order stay as they are.
+
+    onnxruntime sorts them itself, bodies and functions not, and some of its tools write graphs that are not sorted. Nodes that
+    read each other stay.
+    """
+    makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    reads = [{makers[name] for name in (*node.input, *captured(node)) if name in makers} for node in graph.node]
+    if all(maker < place for place, read in enumerate(reads) for maker in read):
+        return
+    waiting = [len(read) for read in reads]
+    readers: list[list[int]] = [[] for _ in reads]
+    for place, read in enumerate(reads):
+        for maker in read:
+            readers[maker].append(place)
+    ready = [place for place, count in enumerate(waiting) if not count]
+    order: list[int] = []
+    while ready:
+        order.append(heapq.heappop(ready))
+        for reader in readers[order[-1]]:
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) == len(reads):
+        copies = [NodeProto.FromString(graph.node[place].SerializeToString()) for place in order]
+        del graph.node[:]
+        graph.node.extend(copies)
 
 
 # Names of values

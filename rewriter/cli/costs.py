@@ -8,10 +8,9 @@ from typing import Any
 import click
 import onnxruntime as ort
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from mugraph.console import result_console, run_click
+from mugraph.console import result_console, run_click, shown
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cost import CostTable, ProfileError, ProfileStore, merge_tables, read_table, write_table
 from rewriter.cost.store import default_profile_path
@@ -46,7 +45,7 @@ def list_command() -> None:
     store = ProfileStore(default_profile_path(), "")
     table = Table("environment", "costs")
     for name, count in store.environments().items():
-        table.add_row(escape(name), f"{count:,}")
+        table.add_row(shown(name), f"{count:,}")
     store.close()
     _out().print(table)
 
@@ -59,7 +58,7 @@ def list_command() -> None:
 def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **written: Any) -> None:
     """Measures the operators of MODELS, and those that rewriting them leads to."""
     for line in _filling.fill(models, rules, budget, Options(**values_of_flags(Options, written))):
-        _out().print(escape(line))
+        _out().print(shown(line))
 
 
 @cli.command("export")
@@ -75,7 +74,7 @@ def export_command(file: Path, name: str | None) -> None:
         raise ProfileError(f"no costs are known of '{name}'; 'superopt-costs list' shows the environments")
     version = next((p.removeprefix("onnxruntime ") for p in name.split(" | ") if p.startswith("onnxruntime ")), ort.__version__)
     write_table(CostTable(name, version, _provider_of(name), costs, schedules), file)
-    _out().print(f"{len(costs):,} costs of {escape(name)} in {escape(str(file))}")
+    _out().print(f"{len(costs):,} costs of {shown(name)} in {shown(str(file))}")
 
 
 @cli.command("import")
@@ -91,7 +90,7 @@ def import_command(files: tuple[Path, ...]) -> None:
                 if signature in table.schedules:
                     store.put_schedules(signature, table.schedules[signature])
         store.close()
-        _out().print(f"{len(table.costs):,} costs of {escape(table.environment)}")
+        _out().print(f"{len(table.costs):,} costs of {shown(table.environment)}")
 
 
 @cli.command("merge")
@@ -101,7 +100,7 @@ def merge_command(files: tuple[Path, ...], output: Path) -> None:
     """Merges tables of one environment; the smaller of two times stays."""
     merged = merge_tables([read_table(file) for file in files])
     write_table(merged, output)
-    _out().print(f"{len(merged.costs):,} costs of {escape(merged.environment)} in {escape(str(output))}")
+    _out().print(f"{len(merged.costs):,} costs of {shown(merged.environment)} in {shown(str(output))}")
 
 
 def main() -> None:

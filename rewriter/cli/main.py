@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.lines import in_a_line
 from rewriter.cli.flags import GroupedCommand, GroupedOption, flags
 from rewriter.run.clock import process_seconds
 from rewriter.run.options import Options
@@ -86,7 +87,7 @@ def run() -> None:
     try:
         code = main(obj=time.monotonic() - process_seconds(), standalone_mode=False) or 0
     except click.ClickException as problem:
-        click.echo(f"onnx-superopt: {problem.format_message()}", err=True)
+        click.echo(f"onnx-superopt: {in_a_line(problem.format_message())}", err=True)
         code = problem.exit_code
     except click.Abort:
         code = INTERRUPTED_EXIT

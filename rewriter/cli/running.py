@@ -16,6 +16,7 @@ from rich.console import Console
 from mugraph.console import result_console
 from mugraph.files import Scratch, is_device, same_file
 from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.lines import in_a_line
 from rewriter.cli.flags import values_of_flags
 from rewriter.cli.progress import log_to, watched
 from rewriter.cli.summary import print_explanations, print_summary
@@ -84,23 +85,28 @@ def run_command(words: CommandWords) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT)
     except USER_ERRORS as problem:
-        click.echo(f"onnx-superopt: {problem}", err=True)
+        _tell(str(problem))
         sys.exit(2)
     except OSError as problem:  # no room for temporary files, say
         name = problem.filename or tempfile.gettempdir()
-        click.echo(f"onnx-superopt: {name}: {problem.strerror}; free space, or set TMPDIR to another directory", err=True)
+        _tell(f"{name}: {problem.strerror}; free space, or set TMPDIR to another directory")
         sys.exit(2)
     except Exception as problem:  # before the model was read, or while the original was written
         if raises_faults(bool(words.written["debug"])):
             raise
-        click.echo(f"onnx-superopt: {Fault.of(problem, 'running')}; nothing was written", err=True)
+        _tell(f"{Fault.of(problem, 'running')}; nothing was written")
         sys.exit(FAULT_EXIT)
     if outcome.explanations:
         print_explanations(outcome.explanations, console)
     print_summary(outcome, console)
     if outcome.fault is not None:
-        click.echo(f"onnx-superopt: {outcome.fault}; the original was written", err=True)
+        _tell(f"{outcome.fault}; the original was written")
         sys.exit(FAULT_EXIT)
+
+
+def _tell(problem: str) -> None:
+    """Says in one line on standard error what is wrong."""
+    click.echo(f"onnx-superopt: {in_a_line(problem)}", err=True)
 
 
 def _reported(words: CommandWords, report: Path, options: Options, tell: Callable[[str], None], folder: Path) -> Outcome:

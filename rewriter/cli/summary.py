@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
-from mugraph.console import UNBOUNDED
+from mugraph.console import UNBOUNDED, shown
 from rewriter.reference import Error
 from rewriter.run.footprint import ModelFootprint
 from rewriter.run.outcome import Outcome
@@ -31,7 +30,7 @@ _LONG = 2000
 
 def _said(line: str) -> str:
     """A line with what a model's author wrote in it, as a console takes it; ``--json`` has all of it."""
-    return escape(line if len(line) <= _LONG else f"{line[:_LONG]}... ({len(line):,} characters)")
+    return shown(line if len(line) <= _LONG else f"{line[:_LONG]}... ({len(line):,} characters)")
 
 
 def _error(error: Error | None) -> str:

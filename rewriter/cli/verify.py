@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from mugraph.console import shown
 from mugraph.files import Scratch
 from rewriter.kernels.c.objects import ObjectCompiler
 from rewriter.kernels.triton.compile import Compiler
@@ -31,8 +32,9 @@ def print_verdicts(model: Path, console: Console) -> int:
         nodes = f"{kernel.nodes} node{'s' if kernel.nodes > 1 else ''}"
         targets = f", {', '.join(kernel.targets)}" if kernel.targets else ""
         reason = f": {kernel.reason}" if kernel.reason else ""
-        console.print(f"{kernel.verdict.value:<15}{kernel.label}, {nodes}{targets}{reason}", soft_wrap=True, highlight=False)
+        told = shown(f"{kernel.label}, {nodes}{targets}{reason}")
+        console.print(f"{kernel.verdict.value:<15}{told}", soft_wrap=True, highlight=False)
     if not verified:
-        console.print(f"{model}: no compiled kernels in it", soft_wrap=True, highlight=False)
+        console.print(f"{shown(str(model))}: no compiled kernels in it", soft_wrap=True, highlight=False)
     verdicts = {kernel.verdict for kernel in verified}
     return next((_EXIT[v] for v in (Rebuilding.DIFFERENT, Rebuilding.UNKNOWN) if v in verdicts), 0)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import onnx
+import pytest
 from onnx import helper
+from onnx.parser import parse_model
 
+from mugraph.onnx import ModelError, load, to_bytes
 from mugraph.onnx.scopes import captured, executed_nodes, names_in_use, names_read, nested_graphs
 from tests.support.models import BOOL, FLOAT, build, subgraph_model, values
 
@@ -51,3 +55,31 @@ def test_the_main_graph_comes_first() -> None:
     proto = subgraph_model()
     graphs = list(nested_graphs(proto))
     assert graphs[0] is proto.graph and len(graphs) > 2
+
+
+UNSORTED = """<ir_version: 10, opset_import: ["" : 21]> g (float[2] x, bool c) => (float[2] y, float[2] z) {
+    y = If<then_branch = b () => (float[2] u) { u = Relu(d) }, else_branch = e () => (float[2] v) { v = Abs(d) }>(c)
+    d = Add(a, k)
+    z = Neg(x)
+    k = Constant<value_float = 2.0>()
+    a = Exp(x)
+}"""
+
+
+def test_nodes_are_read_behind_what_they_read_as_onnxruntime_does() -> None:
+    """Its quantiser and its conversion to halves write such graphs. What a body reads counts, too."""
+    model = load(parse_model(UNSORTED))
+    assert [node.op_type for node in model.proto.graph.node] == ["Neg", "Constant", "Exp", "Add", "If"]
+    onnx.checker.check_model(onnx.ModelProto.FromString(to_bytes(model, model.graph)), full_check=True)
+
+
+def test_nodes_that_are_in_order_stay_as_they_are() -> None:
+    sorted_text = "g (float[2] x) => (float[2] y) { b = Neg(x) a = Exp(x) c = Abs(x) y = Sum(a, b, c) }"
+    model = load(parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {sorted_text}'))
+    assert [node.output[0] for node in model.proto.graph.node] == ["b", "a", "c", "y"]
+
+
+def test_nodes_of_a_body_are_not_sorted_nor_does_onnxruntime() -> None:
+    proto = parse_model(UNSORTED.replace("u = Relu(d)", "u = Relu(w) w = Neg(d)"))
+    with pytest.raises(ModelError, match="topologically sorted"):
+        load(proto)

@@ -440,3 +440,28 @@ def test_an_interrupt_while_the_search_is_imported_writes_the_clean_model(
     monkeypatch.setattr(late, "import_module", interrupted)
     result = _invoke(lora(tmp_path / "lora.onnx"), "-o", tmp_path / "o.onnx", "--provider", "cpu", "--budget", "20")
     assert result.exit_code == 0 and said in result.output.replace("\n", " ") and (tmp_path / "o.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    "odd", ["\n", "\r", "\x1b[2J", "\x00", "\u202e", "[/bold]"], ids=["line", "return", "escape", "nul", "turn", "markup"]
+)
+def test_names_tell_a_terminal_nothing(tmp_path: Path, odd: str) -> None:
+    """Nor do they make two lines of an error."""
+    proto = parse_model('<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { a = Neg(x) y = Neg(a) }')
+    for node in proto.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [name + odd for name in names]
+    proto.graph.input[0].name += odd
+    proto.graph.output[0].name += odd
+    path = tmp_path / f"model{odd.replace('/', '').replace(chr(0), '')}.onnx"
+    path.write_bytes(proto.SerializeToString())
+    words = [str(path), "-o", str(tmp_path / "out.onnx"), "--deterministic"]
+    command = subprocess.run([sys.executable, "-m", "rewriter.cli", *words, "--explain"], capture_output=True, check=True)
+    shown = command.stdout.decode()
+    assert "y" in shown and (odd in ("\n", "[/bold]") or odd not in shown)
+    result = CliRunner().invoke(main, [*words, "--input", "z=2"])
+    assert result.exit_code == 2
+    assert len(result.output.splitlines()) == 1 and "its inputs are x" in result.output
+    result = CliRunner().invoke(main, [str(path), "--verify"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) == 1 and "no compiled kernels" in result.output
