@@ -13,7 +13,8 @@ from rich.table import Table
 from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.limits import RUN_SECONDS
 from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence, tested_on
-from mugraph.console import result_console, run_click, shown
+from mugraph.console import FiniteRange, result_console, run_click, shown
+from mugraph.files import is_one_file
 from mugraph.onnx.parse import files_of
 from rewriter.cli.progress import log_to, watched
 from rewriter.run.faults import FAULT_EXIT, USER_ERRORS
@@ -32,13 +33,11 @@ _COLOURS = {Equality.PROVED: "green", Equality.TESTED: "green", Equality.UNDECID
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--input", "shapes", multiple=True, metavar="NAME=2x128", help="Size of an input for testing; repeatable.")
-@click.option("--tolerance", type=click.FloatRange(min=0), help="Relative error below which tensors are equal; default: by type.")
-@click.option(
-    "--budget", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Seconds in which proofs are begun."
-)
+@click.option("--tolerance", type=FiniteRange(min=0), help="Relative error below which tensors are equal; default: by type.")
+@click.option("--budget", type=FiniteRange(min=0), default=60.0, show_default=True, help="Seconds in which proofs are begun.")
 @click.option(
     "--run-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     default=RUN_SECONDS,
     show_default=True,
     help="Seconds that a run in onnxruntime may take: a Loop need not end.",
@@ -65,6 +64,8 @@ def command(
     aside = Console(stderr=True)
     if verbose:
         log_to(aside)
+    if report is not None and json_file is not None and is_one_file(report, json_file):
+        raise click.UsageError(f"--json and --report name one file, {report}; name two")
     for file in filter(None, (report, json_file)):
         check_writable(file, [*files_of(before), *files_of(after)] if file.exists() else ())
     with watched(aside) as tell:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any, NoReturn
 
@@ -12,10 +13,20 @@ from rich.markup import escape
 from mugraph.interrupts import INTERRUPTED_EXIT, USER_EXIT
 from mugraph.lines import in_a_line
 
-__all__ = ["UNBOUNDED", "result_console", "run_click", "shown"]
+__all__ = ["UNBOUNDED", "FiniteRange", "result_console", "run_click", "shown"]
 
 UNBOUNDED = 10_000
 """Columns of what is no terminal: nothing is folded or cut there."""
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers in a range; ``nan``, which is within none, and ``inf`` are no such."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 def result_console(**settings: Any) -> Console:

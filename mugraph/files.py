@@ -24,7 +24,7 @@ from typing import BinaryIO
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Draft", "Scratch", "destination", "is_device", "replacing", "same_file"]
+__all__ = ["Draft", "Scratch", "destination", "is_device", "is_one_file", "replacing", "same_file"]
 
 _DRAFT = re.compile(r"\.(?P<target>.+)\.[0-9a-f]{16}\.tmp", re.DOTALL)
 _SCRATCH = "superopt-scratch-"
@@ -53,6 +53,11 @@ def same_file(one: str | Path, other: str | Path) -> bool:
         return os.path.samefile(one, other)
     except OSError:
         return False
+
+
+def is_one_file(one: str | Path, other: str | Path) -> bool:
+    """Whether two paths lead to one file, which need not exist; a device takes whatever is written there."""
+    return not is_device(one) and (same_file(one, other) or os.path.realpath(one) == os.path.realpath(other))
 
 
 class Draft:

@@ -10,7 +10,7 @@ import onnxruntime as ort
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.console import result_console, run_click, shown
+from mugraph.console import FiniteRange, result_console, run_click, shown
 from rewriter.cli.flags import flags, values_of_flags
 from rewriter.cost import CostTable, ProfileError, ProfileStore, merge_tables, read_table, write_table
 from rewriter.cost.store import default_profile_path
@@ -54,7 +54,7 @@ def list_command() -> None:
 @click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
 @flags(Options, only=("provider", "shapes"))
 @click.option("--rules", metavar="URL", help="Rules whose results are measured too; default: the shipped rules.")
-@click.option("--budget", type=click.FloatRange(min=1), default=120.0, show_default=True, help="Seconds a model.")
+@click.option("--budget", type=FiniteRange(min=1), default=120.0, show_default=True, help="Seconds a model.")
 def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **written: Any) -> None:
     """Measures the operators of MODELS, and those that rewriting them leads to."""
     for line in _filling.fill(models, rules, budget, Options(**values_of_flags(Options, written))):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mugraph.files import is_device, same_file
+from mugraph.files import is_one_file
 from mugraph.onnx.parse import files_of
 from rewriter.reference import InputError
 from rewriter.run.task import default_output
@@ -35,22 +34,17 @@ def check_targets(model: Path, output: Path | None, told: Mapping[str, Path | No
     for flag, file in files.items():
         if file.is_dir() or not file.absolute().parent.is_dir():
             raise InputError(f"{flag} {file}: cannot be written there; name a file in an existing directory")
-        if any(_is_one(file, other) for other in (model, result)):
+        if any(is_one_file(file, other) for other in (model, result)):
             raise InputError(f"{flag} {file}: this is a model; name another file")
-        if file.is_file() and any(_is_one(file, weights) for weights in files_of(model)):
+        if file.is_file() and any(is_one_file(file, weights) for weights in files_of(model)):
             raise InputError(f"{flag} {file}: it holds weights of {model}; name another file")
         check_writable(file)
     for flag, file in {"-o": result, **files}.items():
         for other, read in _read(written):
-            if _is_one(file, read):
+            if is_one_file(file, read):
                 raise InputError(f"{flag} {file}: {other} reads this file; name another one")
-    if len(files) > 1 and _is_one(*files.values()):
+    if len(files) > 1 and is_one_file(*files.values()):
         raise InputError(f"{' and '.join(files)} name one file; name two")
-
-
-def _is_one(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, which need not exist; a device takes whatever is written there."""
-    return not is_device(one) and (same_file(one, other) or os.path.realpath(one) == os.path.realpath(other))
 
 
 def _read(written: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:

@@ -7,6 +7,7 @@ from collections import Counter
 
 import click
 
+from mugraph.console import FiniteRange
 from rulegen.cli.console import check_targets, jobs_option, name_of, output, progress_console
 from rulegen.commons import Hand, Hands
 from rules_db.units import UnitTable
@@ -20,9 +21,7 @@ _LOOK = 0.5
 @click.command("work")
 @click.argument("database", metavar="URL")
 @jobs_option
-@click.option(
-    "--idle", type=click.FloatRange(min=0), metavar="SECONDS", help="End when nothing waited for so long; default: never."
-)
+@click.option("--idle", type=FiniteRange(min=0), metavar="SECONDS", help="End when nothing waited for so long; default: never.")
 def work_command(database: str, jobs: int, idle: float | None) -> None:
     """Does the work of growths that run elsewhere.
 

@@ -10,6 +10,7 @@ import click
 from rich.table import Table
 
 from mugraph.blocks.schedule import LIMITS
+from mugraph.console import FiniteRange
 from mugraph.interrupts import INTERRUPTED_EXIT
 from mugraph.onnx import Model, ModelError, load
 from rulegen.cli.console import (
@@ -67,7 +68,7 @@ __all__ = ["mine_command"]
 @click.option("--block-ops", type=click.IntRange(1, 20), default=11, show_default=True, help="With --kernels: of a block graph.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.1),
+    type=FiniteRange(min=0.1),
     default=10.0,
     show_default=True,
     help="With --kernels: for a subprogram, of a processor.",

@@ -10,6 +10,7 @@ import click
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from mugraph.console import FiniteRange
 from mugraph.terms.term import walk
 from rulegen.cli.console import bar, check_targets, output, print_rules, store_rules
 from rulegen.cli.texts import spelled_text
@@ -48,7 +49,7 @@ __all__ = ["spell_command"]
 )
 @click.option("--half/--no-half", default=SpellingLimits.half, show_default=True, help="Forms in float16, too.")
 @click.option("--nodes", type=click.IntRange(10), default=SaturationLimits.nodes, show_default=True, help="Of an e-graph.")
-@click.option("--seconds", type=click.FloatRange(1), default=SpellingLimits.seconds, show_default=True, help="For each form.")
+@click.option("--seconds", type=FiniteRange(1), default=SpellingLimits.seconds, show_default=True, help="For each form.")
 def spell_command(
     operators: tuple[str, ...],
     out: Path | None,

@@ -48,6 +48,9 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         ((source, source, "--report", tmp_path / "none" / "d.html"), "d.html"),
         ((source, source, "--json", source), "read, too"),
         ((source, apart, "--report", weights), "read, too"),
+        ((source, source, "--report", tmp_path / "d", "--json", tmp_path / "no" / ".." / "d"), "name one file"),
+        ((source, source, "--tolerance", "nan"), "not a finite number"),
+        ((source, source, "--budget", "inf"), "not a finite number"),
         ((source,), "AFTER"),
     ]:
         done = _run(*arguments)

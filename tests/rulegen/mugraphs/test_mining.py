@@ -245,7 +245,7 @@ def test_a_file_of_what_was_found_is_checked_once_and_again_where_it_is_used(
 def test_several_processes_find_what_one_finds(lora: Path, tmp_path: Path) -> None:
     graphs = {"lora": load(lora).graph}
     with open_workers(2) as several, SharedWorkers(str(tmp_path / "rules.db"), 2) as shared:
-        one, *others = (mine_kernels(graphs, SubprogramBounds(), HOW, workers=w) for w in (None, several, shared))
+        one, *others = (list(mine_kernels(graphs, SubprogramBounds(), HOW, workers=w)) for w in (None, several, shared))
     for two in others:
         assert [list(map(format_rule, found.rules)) for found in one] == [list(map(format_rule, found.rules)) for found in two]
     assert any(found.rules for found in one)
@@ -273,7 +273,7 @@ def test_a_worker_cannot_bring_a_kernel_that_does_not_stand(lora: Path, tmp_path
     graphs = {"lora": load(lora).graph}
     for change, message in ((unproved, r"rule \w+, which is not taken: not proved"), (len, "what is no result of search_data")):
         with pytest.raises(StoreError, match=f"a worker sent {message}"):
-            mine_kernels(graphs, SubprogramBounds(), HOW, Journal(tmp_path / "journal"), workers=Lying(change))
+            list(mine_kernels(graphs, SubprogramBounds(), HOW, Journal(tmp_path / "journal"), workers=Lying(change)))
     found = mine_kernels(graphs, SubprogramBounds(), HOW, Journal(tmp_path / "journal"))
     rules = [rule for outcome in found for rule in outcome.rules]
     assert rules and all(check(rule, load_axioms()) == [] for rule in rules)
@@ -300,7 +300,7 @@ def test_a_journal_tells_models_of_different_sizes_apart(tmp_path: Path, monkeyp
     counts = []
     for batch in (1, 8, 8):
         program = next(program for program in programs() if program.label == f"LoRA:{batch}")
-        found = mine_kernels({"lora": load(program.model()).graph}, SubprogramBounds(), HOW, journal)
+        found = list(mine_kernels({"lora": load(program.model()).graph}, SubprogramBounds(), HOW, journal))
         counts.append((searched, len(found)))
     first, second, again = counts
     assert first[0] == first[1] and second[0] == first[1] + second[1] and again[0] == second[0]
