@@ -170,7 +170,7 @@ class _PanelProduct:
     @staticmethod
     def of(kernel: Kernel, block: Block, sizes: Mapping[str, int]) -> _PanelProduct | None:
         """The block as such a product; ``None`` where it is none."""
-        if not _sums_products(block) or block.loop is None:
+        if not _sums_products(block) or block.loop is None or not all(sizes.values()):
             return None
         columns = {_columns(kernel, block, dot) for dot in block.statements if isinstance(dot, Dot)}
         (axis,) = columns if len(columns) == 1 else (None,)

@@ -59,6 +59,7 @@ static void panel_add(float *c, int64_t c_m, const float *a, int64_t a_m, int64_
             const float *const here = a + top * a_m + from * a_k;
             for (int64_t i = 0; i < high; ++i)
                 if (a_k == 1 && steps == PANEL_SLAB) __builtin_memcpy(left + i * PANEL_STRIDE, here + i * a_m, 4 * PANEL_SLAB);
+                else if (a_k == 1) __builtin_memcpy(left + i * PANEL_STRIDE, here + i * a_m, 4 * steps);
                 else
                     for (int64_t k = 0; k < steps; ++k) left[i * PANEL_STRIDE + k] = here[i * a_m + k * a_k];
             /* the next slab, or below the first of the next rows; one register tile has its rows near anyway */

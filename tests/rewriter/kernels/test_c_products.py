@@ -491,6 +491,10 @@ def test_tiles_of_products_fit_on_the_stack(name: str) -> None:
         generate(kernel, [replace(schedule, ahead=tuple(types.keys() - {"x"}))])
 
 
+def test_a_product_without_rows_has_schedules() -> None:
+    assert columns_rows_steps(linear(symbol("m"), 768, 768), 0, 3)
+
+
 def test_the_stack_of_panels_is_known_to_schedules() -> None:
     assert panels.PANELS_STACK <= PANELS_STACK < panels.PANELS_STACK + (2 << 10)
 
