@@ -137,7 +137,7 @@ def fit_channels(dims: Dimensions, x: Shape, w: Shape, group: Dim, uneven: bool 
 
 def _transposed_shape(perm: Sequence[int], shape: Shape) -> Shape:
     lead = len(shape) - len(perm)
-    if lead < 0:
+    if lead < 0 or sorted(perm) != list(range(len(perm))):
         raise ShapeError(f"perm {tuple(perm)} of a tensor of {len(shape)} dimensions")
     return shape[:lead] + tuple(shape[lead + i] for i in perm)
 

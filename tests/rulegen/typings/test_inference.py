@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mugraph.terms.shape import ShapeError, symbol
 from mugraph.terms.text import parse_term, parse_type
 from rulegen.typings.dimensions import Dimensions
@@ -26,3 +28,9 @@ def test_declared_types_of_all_variables_are_taken_as_they_are() -> None:
     found = infer_typing(source, target, types)
     assert not isinstance(found, ShapeError) and found[0].types == types
     assert isinstance(infer_typing(source, target, types | {"s": parse_type("[n]")}), ShapeError)
+
+
+@pytest.mark.parametrize("perm", ["(7,2,0)", "(1,1)", "(2,1)"])
+def test_what_is_no_permutation_has_no_type(perm: str) -> None:
+    found = infer_typing((parse_term(f"Transpose[perm={perm}](x)"),), (parse_term("Neg(x)"),), {})
+    assert isinstance(found, ShapeError) and "perm" in str(found)
