@@ -157,7 +157,7 @@ def _mine_spellings(
     counted = f"{mining.cones:,} cones, {len(mining.rules)} rules, {len(mining.unproved)} pairs without a proof"
     console.print(f"{len(graphs)} models, {counted}", markup=False)
     if out is not None:
-        write_rules(console, out, mined_text(mining.rules, seed, mining.interrupted), mining.rules)
+        write_rules(console, out, mined_text(mining.rules, loaded, seed, mining.interrupted), mining.rules)
     if rules is not None:
         store_rules(console, rules, mining.rules)
     if out is None and rules is None:
@@ -205,7 +205,7 @@ def _mine_kernels(
     proved = sum(rule.certificate.evidence is Evidence.PROVED for rule in found)
     console.print(f"{len(graphs)} models, {len(outcomes)} subprograms, {len(found)} rules, {proved} of them proved", markup=False)
     if out is not None:
-        write_rules(console, out, kernels_text(found, how.seed, interrupted), found)
+        write_rules(console, out, kernels_text(found, graphs, how.seed, interrupted), found)
     if rules is not None:
         store_rules(console, rules, found, Trust.TESTED)
     if out is None and rules is None:

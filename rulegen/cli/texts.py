@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from mugraph.lines import in_a_line
 from rulegen.grow.growth import Growth
 from rulegen.rules import GENERATOR_VERSION
 from rulegen.workloads import WORKLOADS
@@ -11,6 +12,9 @@ from rules_db.exchange import format_rules
 from rules_db.trust.rule import Rule
 
 __all__ = ["kernels_text", "mined_text", "shipped_text", "spelled_text"]
+
+_NAMED = 3
+"""Models that a header names, at most."""
 
 
 def shipped_text(name: str, growths: Sequence[Growth]) -> str:
@@ -26,24 +30,31 @@ def shipped_text(name: str, growths: Sequence[Growth]) -> str:
     return header + format_rules(rule for growth in growths for rule in growth.rules)
 
 
-def mined_text(rules: Sequence[Rule], seed: int, interrupted: str = "") -> str:
+def mined_text(rules: Sequence[Rule], models: Collection[str], seed: int, interrupted: str = "") -> str:
     """The text of mined rules.
 
     Args:
+        models: the names of those that they were mined from.
         interrupted: how far it had come when the user stopped it, in words.
     """
     header = (
-        f"# Mined, not written: rulegen mine --seed {seed} (generator {GENERATOR_VERSION}) "
-        "on the models of tools/ship/spellings.py.\n"
-        "# To change it, change these or the operator properties and run 'make rules'.\n"
+        f"# Mined, not written: rulegen mine --seed {seed} (generator {GENERATOR_VERSION}) {_on(models)}.\n"
+        "# To change it, change these or the operator properties and mine again.\n"
     )
     return f"{header}{_incomplete(interrupted)}\n{format_rules(rules)}"
 
 
-def kernels_text(rules: Sequence[Rule], seed: int, interrupted: str = "") -> str:
+def kernels_text(rules: Sequence[Rule], models: Collection[str], seed: int, interrupted: str = "") -> str:
     """The text of multi-level rules that a search found, as :func:`mined_text`."""
-    header = f"# Found, not written: rulegen mine --kernels --seed {seed} (generator {GENERATOR_VERSION}).\n"
+    header = f"# Found, not written: rulegen mine --kernels --seed {seed} (generator {GENERATOR_VERSION}) {_on(models)}.\n"
     return f"{header}{_incomplete(interrupted)}\n{format_rules(rules)}"
+
+
+def _on(models: Collection[str]) -> str:
+    names = sorted(in_a_line(name) for name in models)
+    if len(names) > _NAMED:
+        return f"on {len(names)} models, {names[0]} to {names[-1]}"
+    return f"on {', '.join(names)}"
 
 
 def _incomplete(interrupted: str) -> str:

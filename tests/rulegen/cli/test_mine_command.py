@@ -13,6 +13,7 @@ from mugraph.interrupts import INTERRUPTED_EXIT
 from rulegen.cli.main import cli
 from rulegen.mine import miner
 from rulegen.mugraphs import mining
+from rulegen.rules import GENERATOR_VERSION
 from rules_db.exchange import read_rules
 from rules_db.store import RuleStore
 from tools.ship.spellings import build
@@ -40,6 +41,8 @@ def test_what_was_found_before_an_interrupt_is_written_and_mining_goes_on_from_t
 ) -> None:
     whole, out, database = (tmp_path / name for name in ("whole.rules", "out.rules", "found.db"))
     assert invoke("mine", *models, "--jobs", "1", "--out", whole).exit_code == 0
+    header = f"# Mined, not written: rulegen mine --seed 0 (generator {GENERATOR_VERSION}) on gelu-erf, silu."
+    assert whole.read_text().splitlines()[0] == header
     asked = list[object]()
     record = miner._Miner.record
 
