@@ -51,9 +51,9 @@ def heed_interrupts() -> None:
 def run_command(module: str, name: str) -> None:
     """Runs the function of a console script. Interrupted at whatever moment, the process ends without a word.
 
-    Its module is imported here, since that takes a second, in which people change their mind, too. What is raised meanwhile may be
-    the cause of another error: of a RuntimeError while a class gets its names, before Python 3.12, of an ImportError where a
-    module of pybind11's imports others, as onnxruntime's does. A mistake of ours is one line and exit code 3, with a
+    Its module is imported here, since that takes a second, in which people change their mind, too. What is raised meanwhile may
+    be the cause of another error: of a RuntimeError while a class gets its names, before Python 3.12, of an ImportError while a
+    module of pybind11's is loaded, as onnxruntime's is. A mistake of ours is one line and exit code 3, with a
     traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever closes a pipe has read enough, and a disk that is full is
     no mistake of ours.
     """
