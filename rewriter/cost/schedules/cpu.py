@@ -158,7 +158,7 @@ class _PanelProduct:
 
     Attributes:
         rows, columns, loop: the axes of the product.
-        sizes: of all axes; 1 for one that has no entries.
+        sizes: of all axes.
     """
 
     block: Block
@@ -175,9 +175,7 @@ class _PanelProduct:
         columns = {_columns(kernel, block, dot) for dot in block.statements if isinstance(dot, Dot)}
         (axis,) = columns if len(columns) == 1 else (None,)
         rows = [each for each in block.grid if each != axis]
-        if axis not in block.grid or not rows:
-            return None
-        return _PanelProduct(block, {each: max(size, 1) for each, size in sizes.items()}, rows[-1], axis, block.loop)
+        return None if axis not in block.grid or not rows else _PanelProduct(block, sizes, rows[-1], axis, block.loop)
 
     def schedules(self, threads: int, second_cache: int) -> list[Schedule]:
         """By the time that they are expected to take; first two of other columns, then the usual tiles."""

@@ -470,11 +470,6 @@ def test_products_with_stored_weights_have_long_tiles_of_few_rows(rows: int, fir
     assert tiles[0] == first and tiles[1][0] != first[0] and [256, min(rows, 64), 512] in tiles
 
 
-@pytest.mark.parametrize("rows, depth, columns", [(0, 64, 96), (2, 0, 96), (2, 64, 0)])
-def test_products_without_entries_have_schedules(rows: int, depth: int, columns: int) -> None:
-    assert cpu_schedules(linear(symbol("m"), depth, columns), {"m": rows}, 3)
-
-
 def test_weights_that_pass_again_come_from_near_caches() -> None:
     """All 3072 steps of 1024 columns are 9 MiB; with a second cache of 4 MiB that is no more than four of them."""
     kernel = linear(symbol("m"), 3072, 1024)
