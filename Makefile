@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 
 .PHONY: demo test lint audit rules checked zoo bench site clean
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml $(wildcard rewriter/runtime/*.[ch])
 	$(PYTHON) -c 'import sys; sys.exit("onnx-superopt needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'

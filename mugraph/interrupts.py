@@ -51,8 +51,9 @@ def heed_interrupts() -> None:
 def run_command(module: str, name: str) -> None:
     """Runs the function of a console script. Interrupted at whatever moment, the process ends without a word.
 
-    Its module is imported here, since that takes a second, in which people change their mind, too. Before Python 3.12 what is
-    raised while a class gets its names becomes the cause of a RuntimeError. A mistake of ours is one line and exit code 3, with a
+    Its module is imported here, since that takes a second, in which people change their mind, too. What is raised meanwhile may
+    be the cause of another error: of a RuntimeError while a class gets its names, before Python 3.12, of an ImportError while a
+    module of pybind11's is loaded, as onnxruntime's is. A mistake of ours is one line and exit code 3, with a
     traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever closes a pipe has read enough, and a disk that is full is
     no mistake of ours.
     """
@@ -67,7 +68,7 @@ def run_command(module: str, name: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is flushed into it at the end
         sys.exit(PIPE_EXIT)
     except Exception as problem:
-        if isinstance(problem, RuntimeError) and isinstance(problem.__cause__, KeyboardInterrupt):
+        if isinstance(problem.__cause__, KeyboardInterrupt):
             sys.exit(INTERRUPTED_EXIT)
         if isinstance(problem, OSError) and problem is getattr(sys.stdout, "refusal", None):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

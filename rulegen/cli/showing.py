@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ from rules_db.trust.certificate import Evidence
 from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = ["explain_command", "prove_command", "show_command", "stats_command"]
+
+_IDENTITY = re.compile(r"[0-9a-f]{4,}[<>]?")
 
 
 @click.command("stats")
@@ -67,7 +70,8 @@ def stats_command(rules: str | None) -> None:
 
 
 def _rule_named(rules: Sequence[Rule], prefix: str, where: str) -> Rule:
-    """The only rule whose identity begins with a prefix."""
+    """The only rule whose identity begins with a prefix; that of a direction, as a run tells of it, is the rule's."""
+    prefix = prefix.rstrip("<>")
     matching = [rule for rule in rules if rule.id.startswith(prefix)]
     if len(matching) == 1:
         return matching[0]
@@ -116,6 +120,11 @@ def explain_command(equation: str, let: str | None, json_file: Path | None) -> N
     try:
         answer = explain(equation, parse_let(let) if let else None)
     except EquationError as problem:
+        if _IDENTITY.fullmatch(equation):
+            shown = equation.rstrip("<>")
+            raise StoreError(
+                f"{equation} is no equation, but a rule's identity: 'rulegen show {shown}' says why it holds"
+            ) from None
         raise StoreError(str(problem)) from None
     if json_file is not None:
         write_text(json_file, json.dumps(answer.as_json(), indent=1) + "\n")

@@ -60,7 +60,7 @@ COMMANDS = pytest.mark.parametrize(
 
 
 @COMMANDS
-@pytest.mark.parametrize("moment", ["interrupted()", "type('Owner', (), {'name': Name()})"])
+@pytest.mark.parametrize("moment", ["interrupted()", "type('Owner', (), {'name': Name()})", "loaded()"])
 def test_a_command_that_is_interrupted_while_it_loads_says_nothing(command: str, moment: str) -> None:
     """Between the lines of a module, or while a class gets its names."""
     module, function = command.split()
@@ -69,6 +69,11 @@ import sys
 from {module} import {function}
 def interrupted(*_):
     raise KeyboardInterrupt
+def loaded():  # as pybind11 has it
+    try:
+        interrupted()
+    except KeyboardInterrupt as problem:
+        raise ImportError("initialization failed") from problem
 class Name:
     __set_name__ = interrupted
 class Interrupts:

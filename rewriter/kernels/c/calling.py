@@ -6,6 +6,7 @@ import ctypes
 import mmap
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ _INT64, _PACKED = (make(0).packed[0] for make in (Argument.int64, Argument.weigh
 
 def aligned(size: int) -> np.ndarray:
     """Bytes that begin at a multiple of 64, on huge pages as those of the library's packed weights."""
-    if size < _HUGE_PAGE:
+    if size < _HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         memory = np.zeros(size + 64, np.uint8)
         start = -memory.ctypes.data % 64
         return memory[start : start + size]
-    mapped = mmap.mmap(-1, size + _HUGE_PAGE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    # What is shared, as a mapping is by default, has small pages on most systems (shmem_enabled).
+    mapped = mmap.mmap(-1, size + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # where Linux refuses, pages are small
         mapped.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(mapped, np.uint8)
     start = -memory.ctypes.data % _HUGE_PAGE

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import math
+import mmap
 import re
 import time
 from dataclasses import replace
@@ -138,12 +140,12 @@ def test_kernels_are_kept_for_people_to_read(tmp_path: Path) -> None:
 
 
 def on_huge_pages() -> int:
-    """Bytes of this process's memory for which Linux was asked for huge pages."""
+    """Bytes of this process's own memory, not shared, for which Linux was asked for huge pages."""
     size = total = 0
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if line.startswith("Size:"):
             size = int(line.split()[1]) << 10
-        elif line.startswith("VmFlags:") and "hg" in line.split():
+        elif line.startswith("VmFlags:") and "hg" in line.split() and "sh" not in line.split():
             total += size
     return total
 
@@ -167,6 +169,17 @@ def test_packed_weights_are_on_huge_pages_as_far_as_they_fill_them(compiler: Obj
     before = on_huge_pages()
     (kept,) = (aligned(3 << 20),)
     assert on_huge_pages() > before and kept.ctypes.data % (2 << 20) == 0
+
+
+def test_memory_is_aligned_where_linux_refuses_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    memory = aligned(3 << 20)
+    memory[:] = 1
+    assert memory.size == 3 << 20 and memory.ctypes.data % 64 == 0
 
 
 # Schedules

@@ -75,6 +75,7 @@ def test_show_explains_the_rule() -> None:
     rule = shipped_group("lowrank")[1]
     result = CliRunner().invoke(cli, ["show", rule.id[:8]])
     assert result.exit_code == 0, result.output
+    assert CliRunner().invoke(cli, ["show", f"{rule.id}>"]).output == result.output, "a direction, as a run's summary has it"
     for part in (rule.id, "matmul.associative", "only if", "x has at least two dimensions", "group lowrank"):
         assert part in result.output
 
@@ -122,6 +123,10 @@ def test_an_audit_of_what_has_changed_keeps_the_other_lines_of_a_record(tmp_path
     [
         (("grow", "--group", "lin"), "unknown group 'lin'; known groups: linear"),
         (("grow",), "Missing option '--group'"),
+        (
+            ("explain", "62f8f1f102e3adb1>"),
+            "62f8f1f102e3adb1> is no equation, but a rule's identity: 'rulegen show 62f8f1f102e3adb1'",
+        ),
         (("show", "zzzz"), "no rule of the shipped rules begins with 'zzzz'"),
         (("stats", "missing.db"), "there is no such rule database"),
         (("audit", "missing.rules"), "missing.rules"),
