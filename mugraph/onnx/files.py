@@ -166,8 +166,7 @@ class _Followers:
     def finish(self, written: int) -> None:
         """That were all; returns when they are hashed."""
         if self._hashing is not None:
-            self._hashing.follow(written)
-            self._hashing.wait()
+            self._hashing.finish(written)
 
 
 class _Follower:
@@ -192,14 +191,21 @@ class _Follower:
 
     def follow(self, written: int) -> None:
         """Has it go on up to there. Raises OSError where the file cannot be opened."""
-        self._file = self._file or self._path.open("rb", buffering=0)
-        self._steps.append(self._thread.submit(self._step, self._file, written - self.given))
+        self._steps.append(self._thread.submit(self._step, self._opened(), written - self.given))
         self.given = written
 
-    def wait(self) -> None:
-        """Returns when it has got to the end of what it was given. Raises what it raised."""
+    def finish(self, written: int) -> None:
+        """Returns when it has got to there, without a thread if it was given nothing before. Raises what it raised."""
+        if not self._steps:
+            self._step(self._opened(), written)
+            return
+        self.follow(written)
         for step in self._steps:
             step.result()
+
+    def _opened(self) -> FileIO:
+        self._file = self._file or self._path.open("rb", buffering=0)
+        return self._file
 
     def close(self) -> None:
         """Has it go no further."""

@@ -78,6 +78,14 @@ def test_what_is_hashed_beside_writing_is_what_is_written(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_a_small_file_needs_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files.ThreadPoolExecutor, "submit", lambda *_: pytest.fail("a thread was begun"))
+    content = hashlib.sha256()
+    with FileSet(tmp_path / "m.onnx") as written:
+        written.replace(written.write(iter(_PIECES), content=content))
+    assert content.hexdigest() == content_digest(tmp_path / "m.onnx")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the system is not asked there")
 @pytest.mark.parametrize("is_lasting", [True, False])
 def test_what_lasts_is_on_its_way_to_the_disk_while_more_is_written(
