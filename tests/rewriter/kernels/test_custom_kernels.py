@@ -267,8 +267,8 @@ def test_candidates_are_ordered_with_caution_towards_kernels_that_were_not_timed
 def test_where_the_time_is_over_kernels_are_run_once_before_they_are_tried(
     model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that turns out to be slow is not tried end to end; its time is known to later runs. What is tried early, while the search
-    goes on, may hold such kernels."""
+    """One that turns out to be slow is not tried end to end; its time is known to later runs. What is tried early, while
+    the search goes on, may hold such kernels."""
     counts: list[int] = []
 
     def measured(_, kernel, compiled, *__):  # type: ignore[no-untyped-def]
