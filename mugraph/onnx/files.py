@@ -16,7 +16,7 @@ from typing import IO, Protocol
 
 from mugraph.deadline import heed
 from mugraph.files import Draft
-from mugraph.onnx.weights import CHUNK, ModelError
+from mugraph.onnx.weights import CHUNK, ModelError, read_piece
 
 if sys.platform == "linux":
     import fcntl
@@ -38,7 +38,7 @@ _SYNCED = 1 << 25
 class _Digest(Protocol):
     """Of :mod:`hashlib`."""
 
-    def update(self, data: memoryview, /) -> object: ...
+    def update(self, data: bytes | memoryview, /) -> object: ...
 
 
 class FileSet:
@@ -215,9 +215,9 @@ class _Follower:
 
 
 def _hash(content: _Digest, file: FileIO, count: int) -> None:
-    buffer = memoryview(bytearray(min(count, CHUNK)))
+    buffer = bytearray(min(count, CHUNK))
     while count:
-        piece = buffer[: file.readinto(buffer[: min(count, len(buffer))]) or 0]
+        piece = read_piece(file, count, buffer)
         if not piece:
             raise OSError(errno.EIO, "a file that is being written became shorter")
         content.update(piece)

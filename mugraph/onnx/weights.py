@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ __all__ = [
     "as_texts",
     "external_entries",
     "is_stored",
+    "read_piece",
     "store_at",
     "tensor_type",
 ]
@@ -54,6 +56,14 @@ def _entries(tensor: TensorProto) -> np.ndarray:
     from onnx_ir import serde  # takes half a second, and hardly a model holds numbers that are narrow or stand in fields
 
     return np.asarray(serde.deserialize_tensor(tensor).numpy())
+
+
+def read_piece(file: FileIO, most: int, buffer: bytearray | None) -> bytes | memoryview:
+    """At most so many bytes of a file, empty at its end: into a buffer, if there is one, whose size is a bound, too."""
+    if buffer is None:
+        return file.read(most)
+    room = memoryview(buffer)[:most]
+    return room[: file.readinto(room) or 0]
 
 
 def is_stored(tensor: TensorProto) -> bool:
@@ -248,10 +258,8 @@ class Weights:
         left = place.length
         with place.path.open("rb", buffering=0) as file:
             file.seek(place.offset)
-            room = None if buffer is None else memoryview(buffer)
             while left:
-                most = min(left, size)
-                piece = file.read(most) if room is None else room[: file.readinto(room[:most]) or 0]
+                piece = read_piece(file, min(left, size), buffer)
                 if not piece:
                     raise ModelError(f"{self.label}: {place.path} ended early; copy the file completely")
                 left -= len(piece)
@@ -264,9 +272,8 @@ class Weights:
             buffer: as of :meth:`chunks`.
         """
         self._identity(path, self.label)
-        room = None if buffer is None else memoryview(buffer)
         with path.open("rb", buffering=0) as file:
-            while piece := file.read(CHUNK) if room is None else room[: file.readinto(room) or 0]:
+            while piece := read_piece(file, CHUNK, buffer):
                 yield piece
         self._identity(path, self.label)
 

@@ -35,7 +35,7 @@ from rewriter.run.referring import Ahead, referred
 from rewriter.run.runtime_fusions import fused_otherwise, is_in_doubt
 from rewriter.run.sealed_kernels import write_sealed
 from rewriter.run.timings import MOST_ROUNDS, Timing, alternate, paired
-from rewriter.runtime_env import RuntimeFailure, new_session
+from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
 __all__ = [
     "FLOORS",
@@ -43,6 +43,7 @@ __all__ = [
     "NondeterministicModel",
     "first_failing",
     "first_reference",
+    "session_of",
 ]
 
 FLOORS = {DataType.FLOAT: 1e-6, DataType.DOUBLE: 1e-12, DataType.FLOAT16: 1e-3, DataType.BFLOAT16: 8e-3}
@@ -79,6 +80,12 @@ def first_reference(
     """The float64 outputs for some inputs and for the first of each list of probes; as :func:`referred`."""
     first = [alternatives[0].feed for alternatives in probes if alternatives]
     return referred(model, [*feeds, *first], is_wanted, ahead)
+
+
+def session_of(model: Model, path: Path, provider: str) -> Session:
+    """A session of a file that was made of a model. Raises RuntimeFailure."""
+    open_elsewhere_first(model, path, provider)
+    return new_session(path, provider, spinning=False)
 
 
 class Acceptance:
@@ -174,8 +181,7 @@ class Acceptance:
         """A session of a candidate; its evaluation where its graph is given and holds an operator that cannot run here."""
         if graph is not None and (self.evaluates or any(_lacks_kernel(graph, n, self.provider) for n in graph.references)):
             return Evaluated(self.model, graph)
-        open_elsewhere_first(self.model, path, self.provider)
-        return new_session(path, self.provider, spinning=False)
+        return session_of(self.model, path, self.provider)
 
     def _errors(self, outputs: Sequence[Sequence[Any]]) -> list[list[Error]]:
         pairs = zip(outputs, self.references, strict=True)

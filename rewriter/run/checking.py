@@ -12,16 +12,15 @@ from typing import Any
 from mugraph.blocks.operator import Programs
 from mugraph.terms.shape import Undecided
 from rewriter.reference import Error, Evaluated, worst
-from rewriter.run.accept import Acceptance, first_failing
+from rewriter.run.accept import Acceptance, first_failing, session_of
 from rewriter.run.kernels import has_kernels
-from rewriter.run.opening import open_elsewhere_first
 from rewriter.run.outcome import Assumed
 from rewriter.run.proposing import Proposal
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
 from rewriter.run.timings import UNTIMED, Speed
 from rewriter.run.workbench import Workbench
-from rewriter.runtime_env import RuntimeFailure, new_session
+from rewriter.runtime_env import RuntimeFailure
 from rewriter.search.candidate import Candidate
 from rules_db.trust.rule import FloatClass
 
@@ -110,8 +109,7 @@ class OpenedAhead:
         try:
             path, session, since = kernels.open_in(candidate.graph, bench.folder), None, time.perf_counter()
             if target.here:
-                open_elsewhere_first(model, path, target.run_on)
-                session = new_session(path, target.run_on, spinning=False)
+                session = session_of(model, path, target.run_on)
         except (Undecided, RuntimeFailure):
             return None
         return OpenedAhead(candidate, path, session, time.perf_counter() - since)

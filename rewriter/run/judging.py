@@ -186,9 +186,8 @@ class Judge:
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
         """On the winner of an earlier run: it is checked numerically like any other, and not timed.
 
-        It is written and opened while what it is compared with is made.
+        Where the original is being opened by now, it is written and opened meanwhile.
         """
-        self.original.prepare(times=False)
         ahead = OpenedAhead.of(self._bench, candidate) if self.original.is_begun else None
         acceptance = self.original.acceptance()
         if isinstance(acceptance, Judgement):

@@ -293,15 +293,13 @@ class Proposer:
 
     def _predicted(self, search: ModelSearch, searched: Searched) -> Predictions:
         """Figures of what was searched, at the prices of a search."""
-        told = self._bench.figures.predictions
-        return Predictions(
-            search.start().cost,
-            told.expanded,
-            told.generated,
-            search.costs.measured + self._bench.kernels.timed,
-            search.estimated(searched.better[0], searched.start) if searched.better else 0,
-            search.calibrated(searched.better[0], searched.start) if searched.better else 0,
-            search,
+        return replace(
+            self._bench.figures.predictions,
+            start=search.start().cost,
+            measured=search.costs.measured + self._bench.kernels.timed,
+            estimated=search.estimated(searched.better[0], searched.start) if searched.better else 0,
+            calibrated=search.calibrated(searched.better[0], searched.start) if searched.better else 0,
+            search=search,
         )
 
     def found(self) -> list[Recorded]:
@@ -389,7 +387,6 @@ class Proposer:
         assert known is not None
         return replace(
             found,
-            expanded=known.expanded + blind.expanded,
             generated=known.generated + blind.generated,
             stopped=blind.stopped if known.is_complete else known.stopped,
         )
