@@ -32,6 +32,7 @@ from rewriter.reference.nodes import (
     telling,
     widen,
 )
+from rewriter.reference.products import DeviceProducts
 from rewriter.reference.repeats import Repeats
 from rewriter.reference.threads import SharedReal, SideBySide, side_by_side
 
@@ -65,7 +66,12 @@ def _always() -> bool:
     return True
 
 
-def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wanted: Callable[[], bool] = _always) -> References:
+def reference_run(
+    model: Model,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    is_wanted: Callable[[], bool] = _always,
+    device: DeviceProducts | None = None,
+) -> References:
     """The model's outputs in float64 through the registry's definitions, for each of ``feeds``.
 
     Opaque nodes run in onnxruntime in their own type. Integers that rounding decides (a bucket, which is the logarithm of a
@@ -75,6 +81,7 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wa
 
     Args:
         is_wanted: asked now and then; where it is not, the evaluation ends.
+        device: that makes large products, if any.
 
     Raises:
         FalseClaim: a value that no record makes is of another shape than the model has it.
@@ -86,7 +93,7 @@ def reference_run(model: Model, feeds: Sequence[Mapping[str, np.ndarray]], is_wa
         bind_shape(sizes, model.inputs.get(name), np.shape(array))
     if problem := unheld(model, sizes, refers=True):
         raise NoRoom(f"the reference cannot be computed: {problem}")
-    evaluation = _ModelEvaluation(model, model.graph, exact=True, is_wanted=is_wanted)
+    evaluation = _ModelEvaluation(model, model.graph, exact=True, is_wanted=is_wanted, device=device)
     return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
 
 
@@ -183,9 +190,15 @@ class _ModelEvaluation:
     """
 
     def __init__(
-        self, model: Model, graph: Graph, exact: bool, follows_types: bool = True, is_wanted: Callable[[], bool] = _always
+        self,
+        model: Model,
+        graph: Graph,
+        exact: bool,
+        follows_types: bool = True,
+        is_wanted: Callable[[], bool] = _always,
+        device: DeviceProducts | None = None,
     ) -> None:
-        self.model, self.graph, self.exact, self._is_wanted = model, graph, exact, is_wanted
+        self.model, self.graph, self.exact, self._is_wanted, self._device = model, graph, exact, is_wanted, device
         self.entered: set[int] = set()
         self.sizes: Mapping[str, Dim] = {}
         nodes = list(graph.nodes())
@@ -209,7 +222,7 @@ class _ModelEvaluation:
             for feed in feeds
         ]
         entries = [1 + sum(np.size(array) for array in run.tensors.by_value.values()) for run in runs]
-        with side_by_side(len(runs)) as threads:
+        with side_by_side(len(runs), self._device) as threads:
             self._threads = threads
             for run, count in zip(runs, entries, strict=True):
                 run.threads = None if threads is None else threads.of_run(count / sum(entries))

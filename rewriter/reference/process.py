@@ -18,6 +18,7 @@ import numpy as np
 from mugraph.onnx import ModelError, ReadFrom
 from rewriter.reference.evaluation import References, reference_run
 from rewriter.reference.nodes import NoReference, NoRoom
+from rewriter.reference.products import DeviceProducts
 
 __all__ = ["Answer", "received", "serve"]
 
@@ -28,7 +29,9 @@ _KINDS = (NoRoom, NoReference, ModelError)
 """What has another meaning to who waits than a mistake of ours; the first that fits."""
 
 
-def serve(connection: Connection, reading: ReadFrom, feeds: Sequence[Mapping[str, np.ndarray]], path: str) -> None:
+def serve(
+    connection: Connection, reading: ReadFrom, feeds: Sequence[Mapping[str, np.ndarray]], path: str, on_device: bool
+) -> None:
     """Makes the references of a model, writes their outputs to a file and answers.
 
     Args:
@@ -36,13 +39,14 @@ def serve(connection: Connection, reading: ReadFrom, feeds: Sequence[Mapping[str
         reading: what the model was read from.
         feeds: the inputs.
         path: of the file.
+        on_device: a GPU makes large products.
     """
-    connection.send(_answer(reading, feeds, Path(path)))
+    connection.send(_answer(reading, feeds, Path(path), DeviceProducts() if on_device else None))
 
 
-def _answer(reading: ReadFrom, feeds: Sequence[Mapping[str, np.ndarray]], path: Path) -> Answer:
+def _answer(reading: ReadFrom, feeds: Sequence[Mapping[str, np.ndarray]], path: Path, device: DeviceProducts | None) -> Answer:
     try:
-        return _written(reference_run(reading.again(), feeds), path)
+        return _written(reference_run(reading.again(), feeds, device=device), path)
     except Exception as problem:  # whoever waits raises it
         kind = next((kind for kind in _KINDS if isinstance(problem, kind)), RuntimeError)
         return kind, str(problem) if kind is not RuntimeError else " ".join(traceback.format_exception_only(problem))

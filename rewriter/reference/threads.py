@@ -14,6 +14,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from mugraph.domains.real import Real
+from rewriter.reference.products import LEAST_MULTIPLICATIONS, DeviceProducts
 from rewriter.runtime_env import cores
 
 __all__ = ["SharedReal", "SideBySide", "side_by_side"]
@@ -37,12 +38,14 @@ class SideBySide:
     Args:
         runs: how many go on at the same time.
         cores: of which they share all but two.
+        device: that makes large products, if any.
 
     Attributes:
         shares: parts that one of them has of what it computes.
     """
 
-    def __init__(self, runs: int, cores: int) -> None:
+    def __init__(self, runs: int, cores: int, device: DeviceProducts | None = None) -> None:
+        self.device = device
         self._free = cores - _LEFT
         self.shares = max(self._free // runs, 1)
         self._all = self.shares * runs
@@ -86,6 +89,7 @@ class SharedReal(Real):
     def __init__(self, dtype: Any = np.float64, threads: SideBySide | None = None) -> None:
         super().__init__(dtype)
         self._threads = threads if threads is not None and threads.shares > 1 else None
+        self._device = threads.device if threads is not None and dtype == np.float64 else None
 
     def _filled(self, compute: Callable[..., Any], operands: Sequence[Any], result: Any, axis: int) -> Any:
         """The result, whose parts along an axis threads compute of those of the operands.
@@ -133,7 +137,13 @@ class SharedReal(Real):
         return self._filled(lambda a, b, out: function(a, b, out=out), (a, b), np.empty(shape, function(none, none).dtype), axis)
 
     def matmul(self, a: Any, b: Any) -> Any:
-        if self._threads is None or a.dtype != b.dtype or a.ndim < 2 or b.ndim < 2:
+        if a.dtype != b.dtype or a.ndim < 2 or b.ndim < 2:
+            return super().matmul(a, b)
+        if self._device is not None and b.ndim == 2 and a.size * b.shape[1] >= LEAST_MULTIPLICATIONS:
+            product = self._device.product(a.reshape(-1, a.shape[-1]), b)
+            if product is not None:
+                return product.reshape(*a.shape[:-1], b.shape[1])
+        if self._threads is None:
             return super().matmul(a, b)
         is_large = a.size * b.shape[-1] >= _SHARED
         if b.ndim == 2 and is_large:
@@ -187,12 +197,15 @@ def _along(operand: Any, axis: int, part: slice) -> Any:
 
 
 @contextmanager
-def side_by_side(runs: int) -> Iterator[SideBySide | None]:
+def side_by_side(runs: int, device: DeviceProducts | None = None) -> Iterator[SideBySide | None]:
     """Threads for runs that compute with NumPy at the same time; ``None`` for a single one, which needs none.
 
     Each product on one core, or its parts on some (:class:`SharedReal`): threads of the library that wait for each other, more of
     them than there are cores, took eight times as long for BERT-base on a busy machine. The limit holds for the process, and
     ends with the last block.
+
+    Args:
+        device: as of :class:`SideBySide`.
     """
     if runs < 2:
         yield None
@@ -201,7 +214,7 @@ def side_by_side(runs: int) -> Iterator[SideBySide | None]:
     try:
         with _LOCK:
             _LIMITS[block] = next(iter(_LIMITS.values()), None) or threadpool_limits(1, user_api="blas")
-        threads = SideBySide(runs, cores())
+        threads = SideBySide(runs, cores(), device)
         try:
             yield threads
         finally:

@@ -141,7 +141,8 @@ def optimize(
             writing = writing_seconds(task.original, task.output, most) if asked.keeps_to_budget else 0.0
             _foresee_end(task, clock, writing)
             has_time = not asked.keeps_to_budget or clock.room("write") >= _REFERENCE
-            with closing(Ahead(task.model, task.sizes, is_needed=asked.searches and has_time)) as ahead:
+            is_needed, has_device = asked.searches and has_time, target.run_on == "cuda"
+            with closing(Ahead(task.model, task.sizes, is_needed=is_needed, has_device=has_device)) as ahead:
                 return _run(task, scratch.path, clock, progress, ahead, writing)
         except OSError:
             task.original.weights.check_files()  # one that is gone is not for want of space

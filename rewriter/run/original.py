@@ -199,9 +199,10 @@ class Original:
 
     def _referred(self, beside: Beside) -> References:
         """The reference for the inputs that are compared first."""
-        if self._bench.task.target.run_on != "cpu":  # it is made by the processor
+        ahead = self._bench.reference_ahead
+        if self._bench.task.target.run_on != "cpu" and not (ahead and ahead.on_device):  # it is made by the processor
             beside.disturbs_no_more()
-        return accept.first_reference(self._bench.task.model, *self._inputs, beside.is_wanted, self._bench.reference_ahead)
+        return accept.first_reference(self._bench.task.model, *self._inputs, beside.is_wanted, ahead)
 
     def _opened(self, original: Path, beside: Beside) -> accept.Acceptance:
         """The original run on test inputs: with the first numbers for what inputs decide with which it runs.

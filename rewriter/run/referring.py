@@ -28,6 +28,9 @@ __all__ = ["Ahead", "operations", "referred"]
 LONG = 2e10
 """Arithmetic operations on all inputs together from which on a process pays: it starts in as long as one core takes for them."""
 
+_LONG_ON_DEVICE = 1.5e11
+"""Arithmetic operations on two inputs from which on a GPU pays, which opens in as long as ten cores take for five inputs."""
+
 _ASKING = 0.1
 """Seconds after which who waits for the process asks whether somebody still wants its answer."""
 
@@ -45,11 +48,17 @@ class Ahead:
         model: as it came; the reference is that of a model made of it, on two inputs at least.
         sizes: of its dimension symbols.
         is_needed: whether the run makes a reference at all.
+        has_device: whether there is a GPU that can make large products of it.
+
+    Attributes:
+        on_device: whether that makes some.
     """
 
-    def __init__(self, model: Model, sizes: Mapping[str, Dim], *, is_needed: bool) -> None:
+    def __init__(self, model: Model, sizes: Mapping[str, Dim], *, is_needed: bool, has_device: bool) -> None:
         self._worker: Worker | None = None
-        self._pays = is_needed and 2 * _at_sizes(model, sizes) >= LONG
+        operations_on_two = 2 * _at_sizes(model, sizes)
+        self._pays = is_needed and operations_on_two >= LONG
+        self.on_device = has_device and self._pays and operations_on_two >= _LONG_ON_DEVICE
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -83,7 +92,7 @@ def referred(
     """As :func:`rewriter.reference.reference_run`. Raises NoRoom, too, where no process can be started or one does not answer.
 
     Args:
-        ahead: a process for it, if one was begun.
+        ahead: a process for it, if one was begun; by itself no device makes products.
     """
     if operations(model, feeds) < LONG:
         return reference_run(model, feeds, is_wanted)
@@ -94,7 +103,9 @@ def referred(
         except OSError as problem:
             raise NoRoom(f"no process can be started for the reference in float64 ({problem.strerror})") from None
         with closing(worker):
-            asked = in_background(partial(worker.call, ReadFrom.of(model), feeds, str(path)))  # it reads when it has imported
+            on_device = ahead is not None and ahead.on_device
+            arguments = ReadFrom.of(model), feeds, str(path), on_device
+            asked = in_background(partial(worker.call, *arguments))  # it reads when it has imported
             while wait([asked], _ASKING).not_done:
                 _check(is_wanted)
             asked.result()

@@ -250,7 +250,7 @@ def test_the_process_begins_with_the_run(
 def test_no_process_begins_for_a_small_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(referring, "Worker", lambda *_, **__: pytest.fail("begun"))
     model = load(block(tmp_path / "block.onnx"))
-    with closing(referring.Ahead(model, bind_sizes(model, {})[0], is_needed=True)) as ahead:
+    with closing(referring.Ahead(model, bind_sizes(model, {})[0], is_needed=True, has_device=False)) as ahead:
         assert ahead.taken() is None
 
 
