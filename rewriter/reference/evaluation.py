@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +43,10 @@ __all__ = ["Evaluated", "References", "decided_outputs", "is_quantized", "makes_
 
 _LARGE = 1 << 16
 """Entries of an operand from which on a node is evaluated for all feeds at the same time."""
+_MOST_AHEAD = 1 << 25
+"""Entries of weights, at most, that are widened while others are used: a quarter of a GB."""
+
+_Weights = tuple[Mapping[int, np.ndarray], Mapping[int, np.ndarray]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,28 +275,52 @@ class _ModelEvaluation:
             read = map(made, self._operands(node))
             return unread + [value for value in read if last_reader[value] is node and value not in results]
 
-        for chain in nodes:
+        ahead: Future[_Weights] | None = None
+        for chain, following in zip(nodes, [*nodes[1:], list[Node]()], strict=True):
             heed()
             if not self._is_wanted():
                 raise NoReference("nobody asks for the reference any more")
-            stored = {v: tables.constants[v].load() for node in chain for v in self._operands(node) if v in tables.constants}
+            stored, settled = self._weights(chain) if ahead is None else ahead.result()
+            ahead = self._weights_ahead(following)
             if self._bodies(chain[0]):
                 self._run_bodies(chain[0], stored, runs)
                 for run in runs:
                     run.drop(done(chain[0]))
             else:
-                self._compute(chain, stored, {node: done(node) for node in chain}, runs)
+                self._compute(chain, stored, settled, {node: done(node) for node in chain}, runs)
+
+    def _weights(self, chain: Sequence[Node]) -> _Weights:
+        """What nodes read of the model's constants: as it is stored, and in the arithmetic of the evaluation."""
+        constants = self.graph.tables.constants
+        stored = {v: constants[v].load() for node in chain for v in self._operands(node) if v in constants}
+        if self._bodies(chain[0]):
+            return stored, {}
+        return stored, {v: self._widened(array) if self.exact else np.asarray(array) for v, array in stored.items()}
+
+    def _weights_ahead(self, chain: Sequence[Node]) -> Future[_Weights] | None:
+        """What nodes will read, made by another thread while those before them are evaluated; ``None`` where that pays not."""
+        constants = self.graph.tables.constants
+        read = {v for node in chain for v in self._operands(node) if v in constants}
+        entries = sum(math.prod(shape_at(constants[v].type, {}) or ()) for v in read)
+        if self._threads is None or not _LARGE <= entries <= _MOST_AHEAD:
+            return None
+        return self._threads.ahead(partial(self._weights, chain))
 
     def _compute(
-        self, chain: Sequence[Node], stored: Mapping[int, np.ndarray], done: Mapping[Node, Sequence[int]], runs: Sequence[_Run]
+        self,
+        chain: Sequence[Node],
+        stored: Mapping[int, np.ndarray],
+        settled: Mapping[int, np.ndarray],
+        done: Mapping[Node, Sequence[int]],
+        runs: Sequence[_Run],
     ) -> None:
-        """Evaluates nodes without bodies; each weight is widened once.
+        """Evaluates nodes without bodies.
 
         Args:
+            stored, settled: as of :meth:`_weights`.
             done: the values that nobody reads behind each node.
         """
         made = self._made
-        settled = {v: self._widened(array) if self.exact else np.asarray(array) for v, array in stored.items()}
 
         def evaluate(run: _Run) -> None:
             left = list(chain)

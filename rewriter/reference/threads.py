@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -18,6 +18,8 @@ from rewriter.reference.products import LEAST_MULTIPLICATIONS, DeviceProducts
 from rewriter.runtime_env import cores
 
 __all__ = ["SharedReal", "SideBySide", "side_by_side"]
+
+_T = TypeVar("_T")
 
 _LOCK = threading.Lock()
 _LIMITS: dict[object, threadpool_limits] = {}
@@ -51,6 +53,7 @@ class SideBySide:
         self._all = self.shares * runs
         self._runs = ThreadPoolExecutor(min(runs, cores))
         self._parts = ThreadPoolExecutor(self._all)
+        self._ahead = ThreadPoolExecutor(1)
 
     def run(self, work: Callable[[Any], None], runs: Any) -> None:
         """Does some work for each run, all at the same time."""
@@ -72,8 +75,13 @@ class SideBySide:
         ends = [length * i // count for i in range(count + 1)]
         list(self._parts.map(compute, map(slice, ends, ends[1:])))
 
+    def ahead(self, work: Callable[[], _T]) -> Future[_T]:
+        """The result of some work, by one more thread, which has parts done by the same as all."""
+        return self._ahead.submit(work)
+
     def close(self) -> None:
         """Ends the threads when they are done."""
+        self._ahead.shutdown()
         self._runs.shutdown()
         self._parts.shutdown()
 

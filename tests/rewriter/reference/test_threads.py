@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from mugraph.domains import Real
 from mugraph.onnx import load
-from rewriter.reference import identical, random_inputs, reference_outputs, threads
+from rewriter.reference import evaluation, identical, random_inputs, reference_outputs, threads
 from rewriter.reference.threads import SharedReal, SideBySide, side_by_side
 
 
@@ -209,3 +209,31 @@ def test_a_run_has_as_many_threads_as_it_has_work(monkeypatch: pytest.MonkeyPatc
     for outputs, feed in zip(reference_outputs(model, feeds), feeds, strict=True):
         np.testing.assert_allclose(outputs[0], -np.exp(feed["x"].astype(np.float64)), rtol=1e-15)
     assert sorted(counts) == [4, 9]
+
+
+def test_weights_of_the_next_nodes_are_widened_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another thread, as long as they are neither small nor so large that two of them would not be held at a time."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[4,8] x) => (float[4,8] y) { a = MatMul(x, w) b = MatMul(a, v) y = Add(b, c) }"""
+    model = parse_model(text)
+    random = np.random.default_rng(0)
+    for name, shape in (("w", (8, 8)), ("v", (8, 8)), ("c", (8,))):
+        array = random.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    ahead = list[int]()
+    plain = SideBySide.ahead
+
+    def noted(self: SideBySide, work: Callable[[], Any]) -> Any:
+        ahead.append(1)
+        return plain(self, work)
+
+    monkeypatch.setattr(SideBySide, "ahead", noted)
+    loaded = load(model)
+    feeds = [random_inputs(loaded, {}, seed) for seed in range(2)]
+    wanted = reference_outputs(loaded, feeds)
+    assert not ahead
+    for least, most, count in ((64, 1 << 20, 1), (8, 1 << 20, 2), (8, 32, 1), (8, 7, 0)):
+        monkeypatch.setattr(evaluation, "_LARGE", least)
+        monkeypatch.setattr(evaluation, "_MOST_AHEAD", most)
+        ahead.clear()
+        assert identical(reference_outputs(loaded, feeds), wanted) and len(ahead) == count
