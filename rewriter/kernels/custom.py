@@ -237,6 +237,10 @@ class CustomKernels:
         kernel = kernel_of_rule(rule)
         return "" if kernel is None else self._refused.get(kernel, "")
 
+    def are_written(self, graph: Graph) -> bool:
+        """Whether the kernels of a candidate have schedules and texts; each is written once."""
+        return not any(self.proposals.unwritten(kernel) for kernel in self._own(graph))
+
     def explanations(self) -> Iterator[NearMiss]:
         """Why fusable sets did not become kernels."""
         for reason, count in self.proposals.reasons.most_common():

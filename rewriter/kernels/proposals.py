@@ -325,7 +325,7 @@ class KernelProposals:
                 self.reasons[str(problem)] += 1
                 return None
         kernel = kernel_of_rule(rule)
-        if kernel is not None and (reason := self._unwritten(kernel)):
+        if kernel is not None and (reason := self.unwritten(kernel)):
             self.reasons[reason] += 1
             return None
         direction = self._directions.get(rule.id, move.direction)
@@ -431,7 +431,7 @@ class KernelProposals:
             self.reasons[str(problem)] += 1
             return None
 
-    def _unwritten(self, kernel: Kernel) -> str:
+    def unwritten(self, kernel: Kernel) -> str:
         """Why a kernel cannot be written; empty where it can. Each is written once."""
         if kernel not in self._asked:
             self._asked[kernel] = self._why_unwritten(kernel)

@@ -169,6 +169,9 @@ class CustomRunKernels(RunKernels):
         rules = {move.direction.rule.id: move.direction.rule for move in candidate.moves}
         return {i for i, rule in rules.items() if self._custom.refusal(rule)}
 
+    def are_written(self, candidate: Candidate) -> bool:
+        return self._custom.are_written(candidate.graph)
+
     def compile(self, candidate: Candidate) -> list[str]:
         return self._custom.compile(candidate.graph)
 

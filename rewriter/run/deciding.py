@@ -12,6 +12,7 @@ from rewriter.run.cleaning import Unclean
 from rewriter.run.decision import Decision, decided
 from rewriter.run.ending import kept, unconfirmed
 from rewriter.run.explaining import explanations
+from rewriter.run.families import FamilyMemory
 from rewriter.run.faults import raises_faults
 from rewriter.run.judgement import Judgement
 from rewriter.run.judging import Judge
@@ -36,13 +37,13 @@ def recalled_or_decided(bench: Workbench) -> Outcome:
     """Writes what an earlier run decided, or decides, writes and remembers that."""
     quarantine = Quarantine(bench.task, bench.store, bench.notes)
     judge = Judge(bench, quarantine)
-    verdicts = Verdicts(bench, judge)
+    verdicts, families = Verdicts(bench, judge), FamilyMemory(bench)
     try:
         with bench.background.deadline.heeded():
             remembered = verdicts.recall()
     except KeyboardInterrupt:
         return kept(bench, _UNREPEATED)
-    decision = _decide(bench, verdicts, quarantine, judge) if remembered is None else remembered
+    decision = _decide(bench, verdicts, quarantine, judge, families) if remembered is None else remembered
     if (end := unconfirmed(bench, decision.is_interrupted)) is not None:
         return end
     if remembered is not None:
@@ -53,6 +54,8 @@ def recalled_or_decided(bench: Workbench) -> Outcome:
         bench.kernels.prepare_to_learn(learnable)
     outcome = write(bench, decision)
     verdicts.remember(decision, outcome)
+    if decision.winner is not None and outcome.latency is not None:
+        families.remember(decision.winner)
     bench.store.flush()
     if learnable is not None and (is_free or clock.left() >= _LEARNING):
         outcome = _learned(bench, learnable, outcome)
@@ -82,13 +85,13 @@ def _early_trial(verdicts: Verdicts, judge: Judge) -> EarlyTrial | None:
     return EarlyTrial(verdicts.incumbent, judge.original.is_ready, judge.try_early)
 
 
-def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge: Judge) -> Decision:
+def _decide(bench: Workbench, verdicts: Verdicts, quarantine: Quarantine, judge: Judge, families: FamilyMemory) -> Decision:
     """Proposes candidates and judges them. Ctrl-C ends either; the decision is then on what is known to be right.
 
     Raises:
         BudgetSpent: the budget ended either before there was anything to write.
     """
-    proposer = Proposer(bench, quarantine)
+    proposer = Proposer(bench, quarantine, families)
     explained: tuple[NearMiss, ...] | None = None
     try:
         with bench.background.deadline.heeded():

@@ -129,6 +129,10 @@ class RunKernels:
         """Ids of a candidate's rules whose kernels cannot be used."""
         return set()
 
+    def are_written(self, candidate: Candidate) -> bool:
+        """Whether a candidate's kernels have schedules and texts."""
+        return True
+
     def compile(self, candidate: Candidate) -> list[str]:
         """Makes a candidate's kernels ready to be written; why some cannot be, which are refused from now on."""
         return []

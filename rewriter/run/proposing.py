@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
+from rewriter.run.families import FamilyMemory
 from rewriter.run.judgement import Predictions
 from rewriter.run.kernels import has_kernels
 from rewriter.run.quarantine import Quarantine
@@ -242,8 +243,8 @@ class Proposer:
     whatever ends them. Whether a proposal is right is left to others.
     """
 
-    def __init__(self, bench: Workbench, quarantine: Quarantine) -> None:
-        self._bench, self._quarantine = bench, quarantine
+    def __init__(self, bench: Workbench, quarantine: Quarantine, families: FamilyMemory) -> None:
+        self._bench, self._quarantine, self._families = bench, quarantine, families
         self._leads: dict[int, Candidate] = {}
 
     def propose(self, early: EarlyTrial | None = None) -> Proposals:
@@ -270,7 +271,7 @@ class Proposer:
         bench.figures.predictions = replace(bench.figures.predictions, start=search.start().cost)
         short = search.shortened() if task.options.reuse_layers else None
         graph = task.model.graph if short is None else short.graph
-        carried = self._carried(search, graph)
+        carried = self._carried(search, graph, short, banned)
         searched, learned = self._grounded(search, self._first(search, graph, banned, short, early, carried))
         for _ in range(_OPINIONS):
             if searched.interrupted or not task.measures:
@@ -308,9 +309,12 @@ class Proposer:
         best = heapq.nsmallest(_LEADS, self._leads.values(), key=lambda candidate: candidate.cost)
         return [tuple(move.recorded(key) for move in candidate.moves) for candidate in best]
 
-    def _carried(self, search: ModelSearch, graph: Graph) -> list[Candidate]:
-        """What was found in a model that was refused since, as far as it is there in this one; the best first."""
-        made = (search.carried_over(recorded, graph) for recorded in self._bench.carried)
+    def _carried(self, search: ModelSearch, graph: Graph, short: ShortModel | None, banned: frozenset[str]) -> list[Candidate]:
+        """What was found in a model that was refused since, as far as it is there in this one, and in one of its family; the best
+        first."""
+        made = [search.carried_over(recorded, graph) for recorded in self._bench.carried]
+        known = None if short is None else self._families.recall(search, short, banned)
+        made += [] if known is None else [known]
         carried = sorted((candidate for candidate in made if candidate.moves), key=lambda candidate: candidate.cost)
         self._leads.update((candidate.graph.digest, candidate) for candidate in carried)
         return carried

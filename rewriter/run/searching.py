@@ -6,7 +6,7 @@ The only module of a run that knows how searches are made and what they are aske
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from mugraph.blocks.operator import KERNEL, kernel_of
@@ -219,13 +219,29 @@ class ModelSearch:
         Raises:
             UnknownRule: a move is of no rule of the search.
         """
-        built = (Direction(rule, True, self.costs.provider) for rule in kernel_rules)
-        directions = {direction.id: direction for direction in (*self.moves.matches.directions, *built)}
+        directions = self._directions(kernel_rules)
         for rule, _ in recorded:
             if rule not in directions:
                 raise UnknownRule(f"rule {rule} is not among those of this run")
         steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in recorded]
         return retrace(self.moves, self.model.graph, steps, self.model.tables.key)
+
+    def retraced_in(
+        self, graph: Graph, recorded: Sequence[tuple[str, Sequence[str]]], kernel_rules: Sequence[Rule], key: Callable[[int], str]
+    ) -> Candidate:
+        """As :meth:`retraced`, in a graph of the model, without the moves of which the search has no rule.
+
+        Args:
+            key: the name that the sites' keys have for a value.
+        """
+        directions = self._directions(kernel_rules)
+        steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in recorded if rule in directions]
+        return retrace(self.moves, graph, steps, key)
+
+    def _directions(self, kernel_rules: Sequence[Rule]) -> Mapping[str, Direction]:
+        """The directions of the search, by their ids, and those of rules with kernels."""
+        built = (Direction(rule, True, self.costs.provider) for rule in kernel_rules)
+        return {direction.id: direction for direction in (*self.moves.matches.directions, *built)}
 
     def carried_over(self, recorded: Sequence[RecordedMove], graph: Graph) -> Candidate:
         """The candidate of a graph that moves lead to which a search recorded in another one, as far as they apply."""

@@ -14,6 +14,7 @@ from rewriter.run import timings
 from rewriter.run.accept import Acceptance
 from rewriter.run.checking import Checker
 from rewriter.run.decision import Decision, decided
+from rewriter.run.families import FamilyMemory
 from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.judging import Judge
 from rewriter.run.proposing import Proposals, Proposer
@@ -37,7 +38,7 @@ def two_savings(folder: Path) -> Path:
 
 
 def proposer_of(bench: Workbench) -> Proposer:
-    return Proposer(bench, Quarantine(bench.task, bench.store, bench.notes))
+    return Proposer(bench, Quarantine(bench.task, bench.store, bench.notes), FamilyMemory(bench))
 
 
 def proposals_of(bench: Workbench) -> Proposals:
