@@ -140,7 +140,7 @@ def test_a_branch_that_no_input_takes_may_be_proved(tmp_path: Path) -> None:
     assert not any(line.endswith(": different") for line in lines)
     (region,) = as_json(comparison)["regions"]
     told = [(body["verdict"], [inner["verdict"] for inner in body["regions"]]) for body in region["bodies"]]
-    assert ("undecided", ["undecided"]) in told and "different" not in str(told)
+    assert told[0] == ("undecided", ["proved equal", "undecided"])
 
 
 def test_bodies_that_are_run_in_another_way_prove_nothing(tmp_path: Path) -> None:
