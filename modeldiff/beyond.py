@@ -16,6 +16,8 @@ from modeldiff.faults import changed_attributes, largest_difference
 from modeldiff.pairing import EqualityClaim, Pairing, numbers_in
 from modeldiff.sides import ComparedModel
 from mugraph.graph import Node
+from mugraph.terms.shape import Dim
+from mugraph.terms.term import bind_attrs
 from rewriter.reference import NoReference
 from rewriter.search.ranges import RangeOracle
 
@@ -167,8 +169,12 @@ def _numbers(side: ComparedModel, node: Node) -> Iterator[float]:
             yield float(array.reshape(()))
 
 
-def other_attributes(pairing: Pairing, claim: EqualityClaim) -> Iterator[str]:
-    """Attributes in which two nodes differ that apply one operator to the same values, whose bodies are compared else."""
+def other_attributes(pairing: Pairing, claim: EqualityClaim, only_at: Mapping[str, Dim]) -> Iterator[str]:
+    """Attributes in which two nodes differ that apply one operator to the same values, whose bodies are compared else.
+
+    Args:
+        only_at: dimension symbols of the model before with the one size at which it runs: there the attributes must be equal.
+    """
     ours, theirs = pairing.after, pairing.before
     node, other = ours.maker(claim.after), theirs.maker(claim.before)
     if node is None or other is None or ours.operator(node) != theirs.operator(other) or ours.bodies(node):
@@ -176,6 +182,14 @@ def other_attributes(pairing: Pairing, claim: EqualityClaim) -> Iterator[str]:
     read = [pairing.pair_of(value) for value in ours.operands(node)], [*map(pairing.stands_for, theirs.operands(other))]
     if read[0] != read[1]:
         return
-    attributes = theirs.attributes(other, other.attrs), ours.attributes(node, pairing.attrs_of(node))
-    for name, (old, new) in changed_attributes(*attributes).items():
+    pair = other.attrs, pairing.attrs_of(node)
+    there, everywhere = (
+        changed_attributes(
+            theirs.attributes(other, bind_attrs(pair[0], sizes)), ours.attributes(node, bind_attrs(pair[1], sizes))
+        )
+        for sizes in (only_at, {})
+    )
+    for name, (old, new) in everywhere.items():
+        if name not in there:
+            continue
         yield f"{ours.label(node)}: {name} is {new}, not {old}, which shows on no input"

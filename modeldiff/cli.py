@@ -13,7 +13,7 @@ from rich.table import Table
 from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.limits import RUN_SECONDS
 from modeldiff.telling import as_json, as_page, in_brief, region_lines, sentence, tested_on
-from mugraph.console import FiniteRange, result_console, run_click, shown
+from mugraph.console import FOLDED, FiniteRange, result_console, run_click, shown
 from mugraph.files import is_one_file
 from mugraph.onnx.parse import files_of
 from rewriter.cli.progress import log_to, watched
@@ -90,7 +90,9 @@ def command(
 def _print(comparison: ModelComparison, console: Console) -> None:
     weight = list(Equality)
     regions = sorted(comparison.regions, key=lambda region: -weight.index(region.verdict))
-    table = Table("change", "verdict", box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("change", overflow="fold", max_width=FOLDED)
+    table.add_column("verdict")
     for region in regions[:_SHOWN]:
         table.add_row(shown(in_brief(comparison, region)), f"[{_COLOURS[region.verdict]}]{region.verdict}[/]")
     if regions:

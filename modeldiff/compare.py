@@ -23,7 +23,7 @@ from modeldiff.sides import ComparedModel
 from mugraph.deadline import Deadline
 from mugraph.graph import Node
 from mugraph.onnx import Model, load
-from mugraph.terms.shape import DataType
+from mugraph.terms.shape import DataType, Dim
 from rewriter.reference import Error, InputError, compare, worst
 from rewriter.run.accept import FLOORS
 from rewriter.runtime_env import RuntimeFailure, new_session
@@ -206,7 +206,7 @@ def _compared(pairing: Pairing, inputs: CommonInputs, work: _Work) -> Iterator[D
     judged = _judged(claims, Proofs(pairing, work.equations), bodies, work.progress)
     differences = [explained(pairing, after, before) for after, before in pairing.pins.items()]
     differences += other_defaults(pairing)
-    yield from _regions(pairing, judged, differences, bodies)
+    yield from _regions(pairing, judged, differences, bodies, inputs.only_at)
 
 
 def _compared_bodies(pairing: Pairing, node: Node, other: Node, inputs: CommonInputs, work: _Work) -> Iterator[ComparedBody]:
@@ -221,7 +221,7 @@ def _compared_bodies(pairing: Pairing, node: Node, other: Node, inputs: CommonIn
             if not before.failed:
                 break
             numbers = [number for place, number in enumerate(numbers) if place not in before.failed]
-        fed = CommonInputs(tuple(pair.inputs.probes[number] for number in numbers), (), ())
+        fed = CommonInputs(tuple(pair.inputs.probes[number] for number in numbers), (), (), inputs.only_at)
         within = _paired(partial(Pairing, before, after, known, tolerance=work.tolerance, around=(pairing, pair.fed)), work.told)
         regions = tuple(_compared(within, fed, work))
         verdict = heaviest([region.verdict for region in regions])
@@ -348,6 +348,7 @@ def _regions(
     judged: Sequence[tuple[EqualityClaim, Judged]],
     differences: Sequence[ModelDifference],
     bodies: Mapping[Node, tuple[ComparedBody, ...]],
+    only_at: Mapping[str, Dim],
 ) -> Iterator[DiffRegion]:
     """What is not common to both models, in connected parts: cut where values correspond."""
     before, after = pairing.before, pairing.after
@@ -381,17 +382,17 @@ def _regions(
             shown = {place for body in within if body.verdict is Equality.PROVED for place in body.places}
             reasons += tuple(dict.fromkeys(pairing.untaken(first, second, shown)))
             for claim, known in claims:
-                reasons += () if known.is_proved else tuple(_unshown(pairing, claim, known))
+                reasons += () if known.is_proved else tuple(_unshown(pairing, claim, known, only_at))
             if not found:
                 reasons += tuple(reason for body in within for reason in _untold(body))
         yield DiffRegion(_verdict(second, claims, found, reasons), tuple(first), tuple(second), claims, found, reasons, within)
     yield from alone
 
 
-def _unshown(pairing: Pairing, claim: EqualityClaim, known: Judged) -> Iterator[str]:
+def _unshown(pairing: Pairing, claim: EqualityClaim, known: Judged, only_at: Mapping[str, Dim]) -> Iterator[str]:
     """Why two values need not be equal that are on all inputs."""
     yield from pairing.other_weights(claim)
-    yield from other_attributes(pairing, claim)
+    yield from other_attributes(pairing, claim, only_at)
     if known.beyond:
         yield f"'{pairing.after.name(claim.after)}': {known.beyond}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from modeldiff.limits import RunLimit
 from mugraph.domains.base import FLOATS
 from mugraph.limited import memory_limit
-from mugraph.onnx import Model
+from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import Dim, evaluate_dim, shape_at
 from rewriter.reference import InputError, bind_shape, bind_sizes, choices, random_inputs, sizes_that_run
@@ -27,6 +27,8 @@ _OVERRIDING = 0x0E
 """Beside a seed, of the numbers that stand for defaults."""
 _OVERRIDES_FROM_IR = 4
 """The version of ONNX files from which on onnxruntime lets a caller feed what has a default."""
+_SEVERAL = (1, 2, 3, 4, 5, 7, 8, 16)
+"""Sizes that are tried where a model runs on none of the probes with another size than the usual one."""
 _MOST = 1 << 22
 """Elements of the largest value of a model at sizes beyond its constants."""
 
@@ -39,11 +41,13 @@ class CommonInputs:
         probes: as many as `SEEDS` of the usual scale and sizes, then others.
         outputs: what onnxruntime gives of the first model for each; empty where it does not run it.
         notes: what the user should know.
+        only_at: dimension symbols of the first model with the size at which alone it runs, of several that were tried.
     """
 
     probes: tuple[InputProbe, ...]
     outputs: tuple[list[Any], ...]
     notes: tuple[str, ...]
+    only_at: Mapping[str, Dim] = field(default_factory=dict)
 
     def without(self, numbers: Collection[int]) -> CommonInputs:
         """The others."""
@@ -51,7 +55,7 @@ class CommonInputs:
         dropped = ", nor ".join(self.probes[number].words for number in sorted(numbers))
         note = f"the model before cannot be evaluated {dropped}: nothing was compared there"
         outputs = tuple(self.outputs[number] for number in left) if self.outputs else ()
-        return CommonInputs(tuple(self.probes[number] for number in left), outputs, (*self.notes, note))
+        return CommonInputs(tuple(self.probes[number] for number in left), outputs, (*self.notes, note), self.only_at)
 
 
 def is_overridable(model: Model, name: str) -> bool:
@@ -102,7 +106,11 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
     known = list[list[InputProbe]]()
     for alternatives in model_probes(before, sizes, choices(before, sizes)[0], beyond):
         known.append([probe for probe in alternatives if not _not_taken(after, probe)])
-    counting, refused = run_first(known, lambda feed: limit.run(session, {name: feed[name] for name in before.inputs}))
+
+    def run(feed: Mapping[str, np.ndarray]) -> list[Any]:
+        return limit.run(session, {name: feed[name] for name in before.inputs})
+
+    counting, refused = run_first(known, run)
     notes += [f"the model before does not run {', nor '.join(refused)}: nothing was compared there"] if refused else []
     notes += [f"the model before: {limit.words}"] if limit.is_reached() else []
     for each in counting:
@@ -110,7 +118,33 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
         if room is None or held <= room:
             probes.append(each.probe)
             outputs.append(each.outputs)
-    return CommonInputs(tuple(probes), tuple(outputs), tuple(notes))
+    only_at = dict[str, Dim]()
+    for name in () if asked or limit.is_reached() else _unvaried(before, probes):
+        wanted = [n for n in _SEVERAL if n != sizes[name]]
+        several = [probe for n in wanted for probe in _at(before, after, {**sizes, name: n}, f"{name} = {n}")]
+        further, without = run_first([several], run)
+        probes += [each.probe for each in further]
+        outputs += [each.outputs for each in further]
+        if len(without) == len(wanted) and not limit.is_reached():
+            only_at[name] = sizes[name]
+            runs = f"with {dimension_in_words(name)} = {sizes[name]}, and with none of {', '.join(map(str, wanted))}"
+            notes.append(f"the model before runs {runs}: nothing is said of other sizes")
+    return CommonInputs(tuple(probes), tuple(outputs), tuple(notes), only_at)
+
+
+def _unvaried(before: Model, probes: Sequence[InputProbe]) -> list[str]:
+    """The dimension symbols of a model that are one size on all inputs."""
+    sizes = [_sizes_of(before, probe) for probe in probes]
+    return [name for name, first in sizes[0].items() if all(each.get(name) == first for each in sizes)]
+
+
+def _at(before: Model, after: Model, sizes: Mapping[str, Dim], words: str) -> list[InputProbe]:
+    """Inputs at some sizes; none where they take too much memory, or the model after does not take them."""
+    room = memory_limit()
+    if room is not None and _held(before, sizes) > room // 2:
+        return []
+    probe = InputProbe(random_inputs(before, sizes, SEEDS[0]), words)
+    return [] if _not_taken(after, probe) else [probe]
 
 
 class _UsualRuns:

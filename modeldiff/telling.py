@@ -66,24 +66,40 @@ def _listed(labels: list[str]) -> str:
     return f"{', '.join(labels[:_NAMED])}{more}" if labels else "nothing"
 
 
-def region_lines(comparison: ModelComparison | ComparedBody, region: DiffRegion) -> list[str]:
-    """What is known of a region, line by line."""
+def region_lines(
+    comparison: ModelComparison | ComparedBody, region: DiffRegion, around: Equality = Equality.DIFFERENT
+) -> list[str]:
+    """What is known of a region, line by line: what its verdict rests on first.
+
+    Args:
+        around: the verdict of the region around it, where it is one of a body.
+    """
     lines = [_difference(comparison, difference) for difference in region.differences]
-    lines += [line for claim, known in region.claims for line in _claim_lines(comparison, claim, known)]
     lines += [f"undecided: {reason}" for reason in region.reasons]
-    lines += [line for body in region.bodies for line in _body_lines(body)]
+    lines += [line for claim, known in region.claims for line in _claim_lines(comparison, claim, known)]
+    lines += [line for body in region.bodies for line in _body_lines(body, _told_within(region.verdict, around))]
     if not lines and not region.after:
         lines.append("computed there twice, or read by no node that is left")
     return lines or ["what it computes has no counterpart that could be told"]
 
 
-def _body_lines(body: ComparedBody) -> Iterator[str]:
-    """What is known of the regions of a body."""
+def _told_within(verdict: Equality, around: Equality) -> Equality:
+    """The verdict of a body, or of a region there, as it is told: what differs there is undecided where the region around it is,
+    since no input shows it."""
+    return Equality.UNDECIDED if (verdict, around) == (Equality.DIFFERENT, Equality.UNDECIDED) else verdict
+
+
+def _body_lines(body: ComparedBody, around: Equality) -> Iterator[str]:
+    """What is known of the regions of a body, which is in a region of some verdict."""
     if not body.is_entered and body.regions:
         yield f"{body.name}: no input runs it, so that it is compared on what its node reads"
     for region in body.regions:
-        yield f"in {body.name}: {in_brief(body, region)}: {region.verdict}"
-        yield from (f"in {body.name}: {line}" for line in region_lines(body, region))
+        told = _told_within(region.verdict, around)
+        hidden = f": it differs{' on what its node reads' * (not body.is_entered)}, which no input shows" * (
+            told != region.verdict
+        )
+        yield f"in {body.name}: {in_brief(body, region)}: {told}{hidden}"
+        yield from (f"in {body.name}: {line}" for line in region_lines(body, region, around))
 
 
 def _difference(comparison: ModelComparison | ComparedBody, difference: ModelDifference) -> str:
@@ -169,7 +185,10 @@ def as_json(comparison: ModelComparison) -> dict[str, Any]:
     }
 
 
-def _region_json(comparison: ModelComparison | ComparedBody, region: DiffRegion) -> dict[str, Any]:
+def _region_json(
+    comparison: ModelComparison | ComparedBody, region: DiffRegion, around: Equality = Equality.DIFFERENT
+) -> dict[str, Any]:
+    verdict = _told_within(region.verdict, around)
     before, after = comparison.pairing.before, comparison.pairing.after
 
     def named(difference: ModelDifference) -> dict[str, Any]:
@@ -185,18 +204,18 @@ def _region_json(comparison: ModelComparison | ComparedBody, region: DiffRegion)
         }
 
     return {
-        "verdict": str(region.verdict),
+        "verdict": str(verdict),
         "before": [before.label(node) for node in region.before],
         "after": [after.label(node) for node in region.after],
         "rules": list(_rule_ids(region)),
         "differences": [named(difference) for difference in region.differences],
-        "lines": region_lines(comparison, region),
+        "lines": region_lines(comparison, region, around),
         "bodies": [
             {
                 "name": body.name,
-                "verdict": str(body.verdict),
+                "verdict": str(_told_within(body.verdict, verdict)),
                 "is_entered": body.is_entered,
-                "regions": [_region_json(body, inner) for inner in body.regions],
+                "regions": [_region_json(body, inner, verdict) for inner in body.regions],
             }
             for body in region.bodies
         ],

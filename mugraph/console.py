@@ -13,10 +13,12 @@ from rich.markup import escape
 from mugraph.interrupts import INTERRUPTED_EXIT, USER_EXIT
 from mugraph.lines import in_a_line
 
-__all__ = ["UNBOUNDED", "FiniteRange", "result_console", "run_click", "shown"]
+__all__ = ["FOLDED", "UNBOUNDED", "FiniteRange", "result_console", "run_click", "shown"]
 
 UNBOUNDED = 10_000
-"""Columns of what is no terminal: nothing is folded or cut there."""
+"""Columns of what is no terminal: no table is cut there."""
+FOLDED = 120
+"""Columns of a cell of a table from which on it is folded, also there: a line as long as a rule is not read."""
 
 
 class FiniteRange(click.FloatRange):

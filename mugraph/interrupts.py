@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 import sys
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from mugraph.lines import LineFormatter, in_a_line
 
 __all__ = ["INTERNAL_EXIT", "INTERRUPTED_EXIT", "PIPE_EXIT", "USER_EXIT", "heed_interrupts", "run_command"]
 
@@ -58,6 +61,8 @@ def run_command(module: str, name: str) -> None:
     no mistake of ours.
     """
     heed_interrupts()
+    if logging.lastResort is not None:  # prints warnings where nobody asked for a log
+        logging.lastResort.setFormatter(LineFormatter())
     if isinstance(sys.stdout, io.TextIOWrapper):  # Python has none where the descriptor was closed from the start
         sys.stdout = _StandardOutput(sys.stdout)
     try:
@@ -77,7 +82,7 @@ def run_command(module: str, name: str) -> None:
             sys.exit(USER_EXIT)
         if os.environ.get("ONNX_SUPEROPT_DEBUG"):
             raise
-        said = " ".join(str(problem).split())
+        said = in_a_line(" ".join(str(problem).split()))
         words = f"internal error, {type(problem).__name__}: {said}; please report it with what ONNX_SUPEROPT_DEBUG=1 prints"
         print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
         sys.exit(INTERNAL_EXIT)

@@ -1,8 +1,10 @@
-"""Text of others in a line: names in models and files may hold line feeds, and what tells a terminal to do something."""
+"""Text of others to be read: names in models and files may hold line feeds, and what tells a terminal to do something."""
 
 from __future__ import annotations
 
-__all__ = ["in_a_line"]
+import logging
+
+__all__ = ["LineFormatter", "in_a_line", "in_lines"]
 
 
 def in_a_line(text: str) -> str:
@@ -10,3 +12,17 @@ def in_a_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def in_lines(text: str) -> str:
+    """The same of a text of several lines, which stay lines; tabs stay, too."""
+    if text.isprintable():
+        return text
+    return "\n".join("\t".join(map(in_a_line, line.split("\t"))) for line in text.split("\n"))
+
+
+class LineFormatter(logging.Formatter):
+    """Formats the message of a record in a line; a traceback below it keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return in_a_line(super().formatMessage(record))

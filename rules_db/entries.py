@@ -81,7 +81,10 @@ class RuleBook(Sequence[Rule]):
 
     Attributes:
         ids: the identities of all of them, in order, which a known text claims.
+        unchecked: the names of others that there was no time to check, and that are not used.
     """
+
+    unchecked: tuple[str, ...] = ()
 
     def __init__(self, rules: Iterable[Rule | Entry]) -> None:
         self._rules = list(rules)

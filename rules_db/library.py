@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
@@ -320,17 +321,24 @@ def open_rules(url: str | None = None, trust: Trust = Trust.PROVED, tell: Callab
     return proved(rules, name, trust)
 
 
-def open_presumed(url: str, trust: Trust, tell: Callable[[str], None]) -> RuleBook:
+def open_presumed(url: str, trust: Trust, tell: Callable[[str], None], until: float = math.inf) -> RuleBook:
     """The rules of a ``.rules`` file or a database, for a run.
 
     As :func:`open_rules`, but those are presumed to stand of which that is remembered, and each is read when it is asked for.
     Nothing may rest on one before :meth:`rules_db.entries.RuleBook.objection` was asked about it.
 
+    Args:
+        until: the instant of :func:`time.monotonic` after which no more are checked, but for a few; ``tell`` is told then.
+
     Raises:
         StoreError: they cannot be read, or none can be used.
     """
-    presumed = PresumedRules.of(read_entries(url), trust)
-    if presumed.skipped and not len(presumed):
+    presumed = PresumedRules.of(read_entries(url), trust, until=until)
+    if presumed.unchecked:
+        every = len(presumed) + len(presumed.skipped) + len(presumed.unchecked)
+        counted = f"{every - len(presumed.unchecked):,} of {every:,} rules of {without_password(url)}"
+        tell(f"{counted} were checked in time, and no other is used; another run goes on from there")
+    elif presumed.skipped and not len(presumed):
         return RuleBook(open_rules(url, trust, tell))  # which says why
     if presumed.skipped:
         tell(told_of(presumed.skipped, len(presumed), without_password(url)))

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ __all__ = ["PresumedRules", "RememberedChecks"]
 
 _LOG = logging.getLogger(__name__)
 
+_ALWAYS = 64
+"""Rules that are checked however late it is, in a fifth of a second."""
 _EVIDENCE, _DIGITS = frozenset(map(str, Evidence)), 32
 
 
@@ -81,11 +85,19 @@ class PresumedRules(RuleBook):
         trust: the evidence that each has to bring.
         memory: that says so.
         skipped: the names of other rules that were there, and why they cannot be used.
+        unchecked: as of :class:`rules_db.entries.RuleBook`.
     """
 
-    def __init__(self, entries: Sequence[Entry], trust: Trust, memory: RememberedChecks, skipped: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        trust: Trust,
+        memory: RememberedChecks,
+        skipped: Mapping[str, str],
+        unchecked: Sequence[str] = (),
+    ) -> None:
         super().__init__(entries)
-        self.skipped = skipped
+        self.skipped, self.unchecked = skipped, tuple(unchecked)
         self._trust, self._memory = trust, memory
         self._entries: dict[str, list[Entry]] = {}
         for entry in entries:
@@ -93,13 +105,25 @@ class PresumedRules(RuleBook):
         self._objections: dict[str, str] = {}
 
     @classmethod
-    def of(cls, entries: Sequence[Entry], trust: Trust, memory: RememberedChecks | None = None) -> PresumedRules:
-        """Checks the rules of which nothing is remembered, and remembers those that stand."""
+    def of(
+        cls, entries: Sequence[Entry], trust: Trust, memory: RememberedChecks | None = None, until: float = math.inf
+    ) -> PresumedRules:
+        """Checks the rules of which nothing is remembered, and remembers those that stand.
+
+        Args:
+            until: the instant of :func:`time.monotonic` after which no more are checked, beyond a few: with those that were
+                remembered meanwhile, another run comes further.
+        """
         memory = memory or RememberedChecks()
-        standing, skipped, fresh = list[Entry](), dict[str, str](), list[tuple[Entry, Evidence]]()
+        standing, skipped, fresh, unchecked = list[Entry](), dict[str, str](), list[tuple[Entry, Evidence]](), list[str]()
+        checked = 0
         for entry in entries:
             evidence = memory.evidence(entry)
             if evidence is None:
+                if checked >= _ALWAYS and time.monotonic() > until:
+                    unchecked.append(entry.name)
+                    continue
+                checked += 1
                 usable = Usable.of([entry], Trust.TESTED)
                 if not usable.rules:
                     skipped.update(usable.skipped)
@@ -111,7 +135,7 @@ class PresumedRules(RuleBook):
             else:
                 standing.append(entry)
         memory.put(fresh)
-        return cls(standing, trust, memory, skipped)
+        return cls(standing, trust, memory, skipped, unchecked)
 
     def __getitem__(self, place: int | slice) -> Any:
         """Raises StoreError for a rule that cannot be read: what is remembered is not so, and is forgotten."""

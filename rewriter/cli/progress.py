@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.text import Text
 
+from mugraph.lines import LineFormatter, in_a_line
+
 __all__ = ["log_to", "watched"]
 
 
@@ -44,7 +46,7 @@ def watched(console: Console, budget: float | None = None, spent: float = 0.0) -
     line = _Moving(budget, spent)
 
     def tell(stage: str) -> None:
-        line.stage = stage
+        line.stage = in_a_line(stage)
 
     with console.status(line):
         yield tell
@@ -53,4 +55,5 @@ def watched(console: Console, budget: float | None = None, spent: float = 0.0) -
 def log_to(console: Console) -> None:
     """Has decisions logged on a console, beside a line that moves there."""
     handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, highlighter=None)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", datefmt="[%X]", handlers=[handler])
+    handler.setFormatter(LineFormatter("%(message)s", "[%X]"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

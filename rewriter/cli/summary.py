@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.console import UNBOUNDED, shown
+from mugraph.console import FOLDED, UNBOUNDED, shown
 from rewriter.reference import Error
 from rewriter.run.footprint import ModelFootprint
 from rewriter.run.outcome import Outcome
@@ -101,7 +101,7 @@ def _fired_rules(outcome: Outcome) -> Table:
         table.add_column(heading)
     for heading in ("sites", "saves by cost model"):
         table.add_column(heading, justify="right")
-    table.add_column("substitution", overflow="fold")
+    table.add_column("substitution", overflow="fold", max_width=FOLDED)
     for rule in sorted(outcome.fired, key=lambda rule: -rule.gain_microseconds):
         saved = _microseconds(rule.gain_microseconds)
         table.add_row(rule.rule, rule.evidence, str(rule.sites), saved, _said(rule.text))
@@ -186,7 +186,10 @@ def print_explanations(explanations: Sequence[NearMiss], console: Console) -> No
         table.add_column("rule", width=_RULE + 5, no_wrap=True)
         columns = {"substitution": 3, "at": 2, "because": 5} if console.width >= _WIDE else {"at": 1, "because": 4}
         for heading, share in columns.items():
-            table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=share)
+            if console.width < UNBOUNDED:
+                table.add_column(heading, no_wrap=True, overflow="ellipsis", ratio=share)
+            else:
+                table.add_column(heading, overflow="fold", max_width=FOLDED)
         for first, *others in (lines for lines in chosen if lines[0].reason == reason):
             stake = f"{first.at_stake:.1f} us" if first.at_stake else ""
             rule = f"{first.rule[:_RULE]} +{len(others)}" if others else first.rule[:_RULE]

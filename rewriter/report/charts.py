@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from mugraph.lines import in_a_line
+
 __all__ = ["bars", "histogram"]
 
 _WIDTH, _HEIGHT, _PAD = 640, 130, 26
@@ -62,7 +64,7 @@ def bars(rows: Sequence[tuple[str, float, float]], unit: str) -> str:
     for place, (label, *pair) in enumerate(rows):
         y = place * step
         short = label if len(label) <= _LETTERS else f"{label[: _LETTERS - 1]}…"
-        parts.append(f'<text x="0" y="{y + _BAR + 4}" font-size="12" fill="var(--text)">{escape(short)}</text>')
+        parts.append(f'<text x="0" y="{y + _BAR + 4}" font-size="12" fill="var(--text)">{escape(in_a_line(short))}</text>')
         for line, (number, colour) in enumerate(zip(pair, ("--edge", "--link"), strict=True)):
             top, width = y + line * (_BAR + 1), number * scale
             parts.append(f'<rect x="{_LABEL}" y="{top}" width="{width:.1f}" height="{_BAR}" fill="var({colour})"/>')

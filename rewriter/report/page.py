@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from onnx import GraphProto
 
+from mugraph.lines import in_lines
 from rewriter.report.graphs import ChangedRegion, GraphView
 from rules_db.late import LateModule
 
@@ -135,9 +136,18 @@ def _asset(name: str) -> str:
     return files("rewriter.report").joinpath("page", name).read_text(encoding="utf-8")
 
 
+def _legible(value: Any) -> Any:
+    """A value for the page with escapes in place of what is no character to see; markup is this package's own."""
+    if isinstance(value, dict):
+        return {key: _legible(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_legible(item) for item in value]
+    return in_lines(value) if isinstance(value, str) and not isinstance(value, markupsafe.Markup) else value
+
+
 def _script_data(value: Any) -> str:
     """JSON that ends no script element."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(_legible(value), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def render(page: Page, before: GraphProto, after: GraphProto, regions: Sequence[ChangedRegion]) -> str:
@@ -152,7 +162,9 @@ def render(page: Page, before: GraphProto, after: GraphProto, regions: Sequence[
         places = {number: place for place, region in enumerate(regions) for number in getattr(region, side)}
         views[side] = GraphView(graph, places).as_json()
     data = {**views, "regions": [asdict(region) for region in regions]}
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = jinja2.Environment(
+        autoescape=True, finalize=_legible, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
     return environment.from_string(_asset("report.html.j2")).render(
         page=page,
         data=markupsafe.Markup(_script_data(data)),

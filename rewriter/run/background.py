@@ -19,8 +19,9 @@ __all__ = ["Background", "Beside", "Presumption", "in_background", "taking_turns
 
 _T = TypeVar("_T")
 
-Presumption = Callable[[Callable[[], bool]], None]
-"""Finds out whether something holds that a run goes ahead of, and raises where it does not.
+Presumption = Callable[[Callable[[], bool]], str]
+"""Finds out whether something holds that a run goes ahead of, and raises where it does not. It returns what is to be said of how
+that was found out, mostly nothing.
 
 It asks now and then whether somebody still wants to know, and raises where nobody does: it does not hold before it was found out.
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from mugraph.onnx import Model, open_in
+from mugraph.onnx import Model, dimension_in_words, open_in
 from mugraph.onnx.cleaning import Cleaned, Depth, clean
 from mugraph.terms.shape import Dim, shape_at
 from rewriter.reference import bind_shape, identical, random_inputs, sizes_that_run, without_false_claims
@@ -118,17 +118,17 @@ def fits(task: Task) -> bool:
     return all(min(shape, default=0) >= 0 for shape in shapes if shape is not None)
 
 
-def runs(task: Task, is_wanted: Callable[[], bool]) -> None:
+def runs(task: Task, is_wanted: Callable[[], bool]) -> str:
     """Runs the model that came on one of the inputs. Raises Idle where onnxruntime runs it on none."""
     try:
         session = session_as_it_came(task.original)
     except RuntimeFailure:
-        return  # at no sizes, as whoever opens it next says
+        return ""  # at no sizes, as whoever opens it next says
     for chosen in task.choices():
         if not is_wanted():
             raise Unclean("nobody waited until the model was run")
         if any(_run(session, feed) is not None for feed in task.feeds(chosen)):
-            return
+            return ""
     raise Idle(_RUNS_ON_NONE)
 
 
@@ -190,22 +190,26 @@ class _OutputsAsTheyCame:
 
 def _compare(
     task: Task, original: _OutputsAsTheyCame, model: Model, cleaned: Path, until: float, is_wanted: Callable[[], bool]
-) -> None:
-    """Runs a model and the file of a clean one. Raises Unclean where their outputs are not known to be the same."""
-    compared = False
+) -> str:
+    """Runs a model and the file of a clean one; says where, if that is at other inputs than the usual ones alone.
+
+    Raises:
+        Unclean: their outputs are not known to be the same.
+    """
+    compared = list[str]()
     try:
         with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
             opening = beside.submit(copy_context().run, session_as_it_came, task.model)
             open_elsewhere_first(task.model, cleaned, "cpu")
             after = new_session(cleaned, spinning=False)
             before = opening.result()
-            for number, feed in enumerate(_feeds(task)):
+            for number, (feed, words) in enumerate(_feeds(task)):
                 if not is_wanted():
                     raise Unclean("nobody waited until outputs were compared")
                 same = _same(beside.submit(original.of, before, number, feed), _run(after, feed))
                 if same is False:
                     raise Differs("an output would not be the same bit for bit")
-                compared |= bool(same)
+                compared += [words] if same else []
                 if compared and time.monotonic() > until:
                     break
         if is_in_doubt(model, model.graph) and (fused := fused_otherwise(task.model, model, "cpu")):
@@ -215,15 +219,20 @@ def _compare(
     original.forget()
     if not compared:
         raise Idle(_RUNS_ON_NONE)
+    if "" in compared:
+        return ""
+    sizes = ", ".join(f"{dimension_in_words(name)} = {size}" for name, size in task.sizes.items())
+    usual = f"with {sizes}" if sizes else "on usual inputs"
+    return f"onnxruntime does not run the model {usual}: what was cleaned up was compared {' and '.join(compared)} alone"
 
 
-def _feeds(task: Task) -> Iterator[Feed]:
-    """The inputs to compare on: ordinary ones first, on which a rounding error shows best."""
+def _feeds(task: Task) -> Iterator[tuple[Feed, str]]:
+    """The inputs to compare on, with what is particular of them: ordinary ones first, on which a rounding error shows best."""
     first = task.choices()[0]
     ordinary = task.feeds(first)
-    yield ordinary[0]
-    yield from (probe.feed for alternatives in probes(task, first) for probe in alternatives[:1])
-    yield from ordinary[1:]
+    yield ordinary[0], ""
+    yield from ((probe.feed, probe.words) for alternatives in probes(task, first) for probe in alternatives[:1])
+    yield from ((feed, "") for feed in ordinary[1:])
 
 
 def session_as_it_came(model: Model, provider: str = "cpu") -> Session:

@@ -124,8 +124,9 @@ class Judge:
             searched = proposals.searched
             reason = f"no candidate is cheaper by the cost model ({searched.stopped})"
             if not searched.is_complete:
-                none = f"none of {searched.generated} candidates was cheaper by the cost model"
-                reason = f"undecided: {none if searched.generated else 'no candidate was met'} ({searched.stopped})"
+                met = self._bench.figures.predictions.generated  # in all searches of the run, as its summary counts
+                none = f"none of {met} candidates was cheaper by the cost model" if met else "no candidate was met"
+                reason = f"undecided: {none} ({searched.stopped})"
             judgement = Judgement(message=f"{reason}: the original was kept", is_undecided=not searched.is_complete)
         elif untyped := untyped_inputs(task.model):
             reason = f"input '{untyped[0]}' declares no shape, or is no tensor"

@@ -66,6 +66,8 @@ SEARCHING = (
 """What a search needs, in the order in which it is imported: of the budget of a second it is a third."""
 _REFERENCE = 2.0
 """Seconds to begin the process of a reference and to make one for which that pays, at least: with less left none is begun."""
+_CHECKING = 0.25
+"""Share of the budget after which no more of the rules are checked that a user gives."""
 _deciding = LateModule("rewriter.run.deciding")
 _CLEANING = 0.1
 """Share of the budget after which a clean model is compared with the original on no further inputs."""
@@ -135,7 +137,8 @@ def optimize(
     with Scratch() as scratch:
         with clock.lap("import"):
             progress("reading the model")
-            task = read_task(model, output, asked, target)
+            has_all_time = asked.deterministic or asked.clean
+            task = read_task(model, output, asked, target, math.inf if has_all_time else clock.instant(_CHECKING))
         try:
             most = _SAMPLE * asked.budget
             writing = writing_seconds(task.original, task.output, most) if asked.keeps_to_budget else 0.0

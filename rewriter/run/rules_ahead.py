@@ -33,10 +33,10 @@ def check_ahead() -> Presumption:
     returned.
     """
     if are_proved():
-        return lambda _: None
+        return lambda _: ""
     worker = Worker(_check)
 
-    def checked(is_wanted: Callable[[], bool]) -> None:
+    def checked(is_wanted: Callable[[], bool]) -> str:
         while is_wanted() and worker.is_awaited(_ASKING):
             pass
         if not is_wanted():
@@ -51,6 +51,7 @@ def check_ahead() -> Presumption:
                 raise StoreError(problem)
         finally:
             worker.close()
+        return ""
 
     return checked
 

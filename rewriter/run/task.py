@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -94,7 +95,13 @@ class Task:
         return [*self.original.notes, *sizes, *unheeded, *self.remarks]
 
 
-def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, options: Options, target: Target) -> Task:
+def read_task(
+    source: str | Path | onnx.ModelProto,
+    output: str | Path | None,
+    options: Options,
+    target: Target,
+    until: float = math.inf,
+) -> Task:
     """Reads a model, and rules that are given, and sees whether the rest of the task fits it.
 
     Ensures that ``output`` lies in a directory that exists and is none of the model's own files unless that was asked for, that
@@ -106,12 +113,13 @@ def read_task(source: str | Path | onnx.ModelProto, output: str | Path | None, o
     Args:
         output: default is the model's name with ``.superopt.onnx``, or the model's file where it is to be replaced; a model in
             memory needs one.
+        until: the instant of :func:`time.monotonic` after which no more rules are checked that are given, but for a few.
 
     Raises:
         ModelError, InputError, StoreError: one clear message each.
     """
     told = list[str]()
-    rules = _given_rules(options, told.append)
+    rules = _given_rules(options, told.append, until)
     model = load(source)
     if options.searches:
         in_background(model.digest)  # the key of all that is remembered of it, which is asked for once it is cleaned up
@@ -139,18 +147,20 @@ def names_rules(asked: str, rules: RuleBook) -> bool:
 def _check_asked(model: Model, rules: RuleBook, asked: str) -> None:
     """Sees whether there is what is to be explained. Raises InputError where that is no rule, no node and no value."""
     names = names_within(model)
+    if any(name.startswith(asked.rstrip("<>")) for name in rules.unchecked):
+        raise InputError(f"--explain {asked}: there was no time to check that rule; --budget gives more, or run it again")
     if asked != "all" and asked not in names and not names_rules(asked, rules):
         near = get_close_matches(asked, filter(None, (*names, *rules.ids)), _ALIKE)
         meant = f"; did you mean {', '.join(near)}?" if near else ""
         raise InputError(f"--explain {asked}: neither a rule, a node nor a value of the model{meant}")
 
 
-def _given_rules(options: Options, tell: Callable[[str], None]) -> RuleBook | None:
+def _given_rules(options: Options, tell: Callable[[str], None], until: float) -> RuleBook | None:
     """The rules that options name, if they do; tells which of them this version cannot use. Raises StoreError."""
     given: str | Sequence[Rule] | None = options.rules
     if given is None:
         return None
-    return open_presumed(given, Trust(options.trust), tell) if isinstance(given, str) else RuleBook(given)
+    return open_presumed(given, Trust(options.trust), tell, until) if isinstance(given, str) else RuleBook(given)
 
 
 def without_previews(task: Task, folder: Path) -> Task:

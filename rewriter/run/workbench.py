@@ -178,9 +178,10 @@ class Workbench:
         return self.rules.within({node.op for node in self.task.model.graph.nodes()})
 
 
-def _unless_it_fails(holds: Presumption, beside: Beside) -> None:
+def _unless_it_fails(holds: Presumption, notes: Notes, beside: Beside) -> None:
     """Work for the background that may disturb measurements to its end."""
-    holds(beside.is_wanted)
+    if told := holds(beside.is_wanted):
+        notes.add(told)
 
 
 def _read(constants: ConstantRanges, wanted: Mapping[int, Constant], is_elsewhere: bool, beside: Beside) -> None:
@@ -247,7 +248,7 @@ def open_workbench(
         stack.callback(background.end)
         if options.keeps_to_budget and left is not None:
             background.watch(left)
-        of_model = [background.begin(partial(_unless_it_fails, holds)) for holds in presumed]
+        of_model = [background.begin(partial(_unless_it_fails, holds, notes)) for holds in presumed]
         futures = [*of_model]
         made = partial(
             Workbench,
@@ -268,7 +269,7 @@ def open_workbench(
         with clock.lap("import"):
             progress("loading rules and measured costs")
             if task.rules is None:
-                futures.append(background.begin(partial(_unless_it_fails, check_ahead())))
+                futures.append(background.begin(partial(_unless_it_fails, check_ahead(), notes)))
             rules = presumed_rules() if task.rules is None else task.rules
             # Whatever else the cache holds must not change what a run that measures nothing gives.
             path = (options.cache or default_profile_path()) if task.measures else None

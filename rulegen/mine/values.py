@@ -8,11 +8,11 @@ import numpy as np
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.real import Real
-from mugraph.ops.interp import evaluate, infer_types
+from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from rulegen.mine.cone import causal_masks
 from rulegen.mine.cuts import Cone
-from rulegen.numeric.samples import assignments, causal_mask, specialise
+from rulegen.numeric.samples import assignments, causal_mask, specialise, types_in_numbers
 from rules_db.trust.rule import Side
 
 __all__ = ["ConeValues", "agree"]
@@ -47,7 +47,7 @@ class ConeValues:
         """The values, or ``None`` where the program has none."""
         programs, _ = specialise(list(roots), {}, self.sizes)
         try:
-            infer_types(programs, self.types)
+            types_in_numbers(programs, self.types)
             with np.errstate(all="ignore"):
                 values = evaluate(programs, Real(), self.inputs)
         except (ShapeError, Undecided, Unsupported):

@@ -10,9 +10,9 @@ import numpy as np
 
 from mugraph.domains.base import Unsupported
 from mugraph.domains.real import Real
-from mugraph.ops.interp import evaluate, infer_types
+from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
-from rulegen.numeric.samples import assignments, specialise
+from rulegen.numeric.samples import BeyondNumbers, assignments, specialise, types_in_numbers
 from rules_db.trust.rule import Side
 
 __all__ = ["Difference", "differ"]
@@ -67,14 +67,21 @@ def differ(source: Side, target: Side, types: Mapping[str, TensorType], seed: in
     """Looks for small whole numbers on which two programs differ; ``None`` where they agree on all that were tried.
 
     Entries that are not finite on either side say nothing: laws hold for finite numbers.
+
+    Raises:
+        BeyondNumbers: nothing was tried, because values are too large at all sizes.
     """
-    half = len(source)
+    half, tried, too_large = len(source), False, None
     for turn, sizes in enumerate(_sizes((*source, *target), types)):
         programs, sample = specialise([*source, *target], types, sizes)
         try:
-            infer_types(programs, sample)
+            types_in_numbers(programs, sample)
+        except BeyondNumbers as problem:
+            too_large = problem
+            continue
         except (ShapeError, Undecided):
             continue
+        tried = True
         for draw in range(3):
             generator = np.random.default_rng([seed, turn, draw])
             inputs = {name: _draw(generator, type_, draw) for name, type_ in sample.items()}
@@ -93,6 +100,8 @@ def differ(source: Side, target: Side, types: Mapping[str, TensorType], seed: in
                 if len(wrong):
                     index = tuple(int(i) for i in wrong[0])
                     return Difference(inputs, output, index, float(x[index]), float(y[index]))
+    if too_large is not None and not tried:
+        raise too_large
     return None
 
 

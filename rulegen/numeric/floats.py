@@ -17,7 +17,7 @@ from mugraph.ops.interp import evaluate, infer_types, taken_apart
 from mugraph.terms.shape import DataType, TensorType, evaluate_dim
 from mugraph.terms.term import Term, substitute, walk
 from rulegen.candidate import CandidateRule
-from rulegen.numeric.samples import arrange, dim_sizes, whole_numbers
+from rulegen.numeric.samples import arrange, dim_sizes, types_in_numbers, whole_numbers
 from rules_db.trust.condition import Condition
 from rules_db.trust.rule import FloatClass, dim_symbols
 
@@ -149,7 +149,14 @@ def float_test(
     ``exact``: bit-identical in every draw, and the sums of products are the same on both sides; ``reassociates``: within
     what rounding of a few operations explains; ``approximates``: worse, but the answer is kept. Of ``conditions`` those that
     random inputs can be made to meet are met.
+
+    Raises:
+        ShapeError, Undecided: the sides have no types at the sizes that are drawn, or values that are too large to compute.
     """
+    for draw in range(draws):
+        sizes = _float_sizes(candidate, symbols, draw)
+        roots = [substitute(term, {}, dims=sizes) for term in (*candidate.source, *candidate.target)]
+        types_in_numbers(roots, {name: type_.at(sizes) for name, type_ in candidate.types.items()})
     kinds = ["normal", "positive"]
     ops = {term.op for term in walk((*candidate.source, *candidate.target))}
     kinds += [kind for op, kind in (("IsNaN", "special"), ("IsInf", "infinite")) if op in ops]

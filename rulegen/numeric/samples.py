@@ -11,9 +11,9 @@ import numpy as np
 from mugraph.domains.base import BYTES, NIBBLES, WHOLE_NUMBERS, Array, NoValue, Unsupported
 from mugraph.domains.field import FieldArray, FiniteField
 from mugraph.domains.real import Real
-from mugraph.ops.interp import evaluate
+from mugraph.ops.interp import evaluate, infer_types
 from mugraph.ops.masks import mask_of, mask_text
-from mugraph.terms.shape import DataType, SymDim, TensorType, concrete
+from mugraph.terms.shape import DataType, SymDim, TensorType, Undecided, concrete
 from mugraph.terms.term import Term, substitute
 from rules_db.trust.condition import Condition
 from rules_db.trust.rule import dim_symbols
@@ -24,6 +24,7 @@ __all__ = [
     "POSITIONED",
     "ROOM",
     "STORED_MASKS",
+    "BeyondNumbers",
     "arrange",
     "assignments",
     "causal_mask",
@@ -34,6 +35,7 @@ __all__ = [
     "random_input",
     "same_residues",
     "specialise",
+    "types_in_numbers",
     "whole_numbers",
 ]
 
@@ -43,6 +45,10 @@ _DIM_SIZES = ((2, 3, 4, 5, 6, 7, 8, 9), (5, 4, 2, 3, 7, 6, 9, 8), (3, 5, 7, 2, 4
 """The same for the evaluations of an enumeration, one row each: other sizes than those of the tests that follow."""
 _INDICES = (np.int32, np.int64)
 """Types of what lookups may take for places."""
+_MOST_ENTRIES = 1 << 26
+"""Of a value that is computed in numbers; half a gigabyte in double precision."""
+_MOST_AXES = 32
+"""Of such a value: what every NumPy has."""
 ROOM = 4
 """Added to every size where the sizes are too small for a program."""
 
@@ -51,14 +57,17 @@ def assignments(types: Mapping[str, TensorType], count: int = 3, roots: Iterable
     """Sizes for the symbols of sample types and of the attributes of ``roots``, ``count`` times."""
     in_types = {s for t in types.values() for d in t.shape if isinstance(d, SymDim) for s in d.symbols()}
     symbols = sorted(in_types | dim_symbols(roots))
-    return [
-        {s: _SIZES[i % len(_SIZES)][j] if j < len(_SIZES[0]) else 11 + j for j, s in enumerate(symbols)} for i in range(count)
-    ]
+    return [_numbered(symbols, _SIZES[i % len(_SIZES)]) for i in range(count)]
 
 
 def dim_sizes(symbols: Sequence[str], evaluation: int) -> dict[str, int]:
     """The sizes of the dimension symbols in one evaluation of an enumeration."""
-    return dict(zip(symbols, _DIM_SIZES[evaluation % len(_DIM_SIZES)], strict=False))
+    return _numbered(symbols, _DIM_SIZES[evaluation % len(_DIM_SIZES)])
+
+
+def _numbered(symbols: Sequence[str], sizes: Sequence[int]) -> dict[str, int]:
+    """Sizes for symbols in order; where they run out, larger ones."""
+    return {name: sizes[i] if i < len(sizes) else 11 + i for i, name in enumerate(symbols)}
 
 
 def specialise(
@@ -67,6 +76,32 @@ def specialise(
     """Programs and types with sizes in place of symbols."""
     shapes = {name: t.at(sizes) for name, t in types.items()}
     return [substitute(root, {}, dims=sizes) for root in roots], shapes
+
+
+class BeyondNumbers(Undecided):
+    """A program has a value that is not computed in numbers, for its size."""
+
+
+def types_in_numbers(roots: Iterable[Term], inputs: Mapping[str, TensorType]) -> dict[Term, TensorType]:
+    """Types of every term under ``roots``, all of whose values can be computed.
+
+    Raises:
+        ShapeError, Undecided, KeyError: as of :func:`mugraph.ops.interp.infer_types`.
+        BeyondNumbers: a value has too many axes or entries.
+    """
+    types = infer_types(roots, inputs)
+    for term, type_ in types.items():
+        if type_.rank > _MOST_AXES:
+            raise BeyondNumbers(f"{_called(term)} has {type_.rank} axes, more than the {_MOST_AXES} that are computed in numbers")
+        if type_.size() > _MOST_ENTRIES:
+            raise BeyondNumbers(
+                f"{_called(term)} has {type_.size():,} entries, more than the {_MOST_ENTRIES:,} that are computed in numbers"
+            )
+    return types
+
+
+def _called(term: Term) -> str:
+    return term.name if term.is_var else f"a result of {term.op}"
 
 
 def random_input(field: FiniteField, generator: np.random.Generator, type_: TensorType) -> Array:

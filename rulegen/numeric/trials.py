@@ -10,7 +10,7 @@ from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FiniteField, ZeroDivision
 from mugraph.domains.range import Range
 from mugraph.domains.real import Real
-from mugraph.ops.interp import evaluate, infer_types
+from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, concrete
 from mugraph.terms.term import Term
 from rulegen.numeric.floats import FloatVerdict
@@ -21,6 +21,7 @@ from rulegen.numeric.samples import (
     random_input,
     same_residues,
     specialise,
+    types_in_numbers,
     whole_numbers,
 )
 from rules_db.trust.condition import Condition, Facts
@@ -72,7 +73,7 @@ def try_out(rule: Rule, axioms: Mapping[str, Axiom], seed: int = 0, enough: int 
                     prefix = _PREFIXES[generator.integers(len(_PREFIXES))] if generator.random() < 0.7 else ()
                     types[name] = TensorType(type_.dtype, prefix + type_.shape)
             try:
-                inferred = infer_types([*programs, *(t for c in conditions for t in c.terms())], types)
+                inferred = types_in_numbers([*programs, *(t for c in conditions for t in c.terms())], types)
             except (ShapeError, Undecided, KeyError):
                 continue
             facts = Facts(inferred.__getitem__, lambda term: Range.top(), sizes)

@@ -17,7 +17,7 @@ from mugraph.terms.term import walk
 from rulegen.candidate import CandidateRule, symbols_of
 from rulegen.numeric.differences import differ
 from rulegen.numeric.floats import FloatVerdict, float_test
-from rulegen.numeric.samples import specialise
+from rulegen.numeric.samples import BeyondNumbers, specialise
 from rulegen.numeric.trials import try_out
 from rulegen.prove.prover import Proof, Prover
 from rulegen.prove.search import ProofLimits
@@ -81,7 +81,10 @@ class Importer:
         """The answer under one typing."""
         if not typed.target:
             return TypedCase(typed, Status.REFUTED, reason="the sides have different shapes")
-        difference = differ(typed.source, typed.target, typed.types, self._seed)
+        try:
+            difference = differ(typed.source, typed.target, typed.types, self._seed)
+        except BeyondNumbers as problem:
+            return TypedCase(typed, Status.UNDECIDED, reason=f"it cannot be examined: {problem}")
         if difference is not None:
             return TypedCase(typed, Status.REFUTED, difference=difference)
         if self._deriver.derives(CandidateRule(typed.source, typed.target, typed.types)):

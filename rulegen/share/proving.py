@@ -10,6 +10,7 @@ from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Term, walk
 from mugraph.terms.text import TextError
 from rulegen.candidate import CandidateRule
+from rulegen.numeric.samples import BeyondNumbers
 from rulegen.numeric.trials import contradicted, try_out
 from rulegen.prove.prover import Prover
 from rulegen.rules import readable
@@ -78,7 +79,10 @@ def prove(
     candidate = CandidateRule(answer.source, answer.target, answer.types)
     if answer.proof is None:
         return _refuted_under(answer, candidate, when, seed) if when else Proving(answer)
-    verdict = float_verdict(candidate, seed)
+    try:
+        verdict = float_verdict(candidate, seed)
+    except BeyondNumbers as problem:
+        return Proving(answer, problem=f"it is proved, but what it does to floats cannot be measured: {problem}")
     if verdict.float_class is None:
         worst = f"relative error {verdict.error32:.1e}, in float16 {verdict.error16:.1e}"
         return Proving(answer, problem=f"it is proved, but it loses the answer in floating point: {worst}")

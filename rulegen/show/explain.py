@@ -10,7 +10,7 @@ from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, format_term, open_names, walk
 from rulegen.numeric.differences import Difference, differ
-from rulegen.numeric.samples import assignments, specialise
+from rulegen.numeric.samples import BeyondNumbers, assignments, specialise
 from rulegen.prove.prover import Proof, Prover
 from rulegen.show.equations import EquationError, parse_equation, typing_text
 from rulegen.typings.inference import EquationTyping, infer_typing
@@ -165,13 +165,17 @@ def _examine(
     typed: bool,
     given: Sequence[Condition],
 ) -> Explanation:
-    difference = differ(source, target, types)
+    difference, untried = None, ""
+    try:
+        difference = differ(source, target, types)
+    except BeyondNumbers as problem:
+        untried = str(problem)
     proof = prover.certify(source, target, types, given=given)
     if proof is not None and (difference is None or any(c.guard.of_values for c in proof.conditions)):
         return Explanation(Verdict.PROVED, source, target, types, proof)
     if difference is not None:
         return Explanation(Verdict.REFUTED, source, target, types, difference=difference)
-    return Explanation(Verdict.UNKNOWN, source, target, types, advice=_advice(source, target, typed))
+    return Explanation(Verdict.UNKNOWN, source, target, types, advice=_advice(source, target, typed, untried))
 
 
 def _untyped(source: Side, target: Side, declared: Mapping[str, TensorType], names: set[str], problem: ShapeError) -> Explanation:
@@ -206,18 +210,21 @@ def _mismatch(typed: EquationTyping, source: Side, target: Side, problem: ShapeE
     return f"{text}, and the target can never be like it: {problem}"
 
 
-def _advice(source: Side, target: Side, typed: bool) -> str:
-    """Advice for where neither a proof nor a counterexample is found."""
+def _advice(source: Side, target: Side, typed: bool, untried: str) -> str:
+    """Advice for where neither a proof nor a counterexample is found; ``untried`` says why no numbers were tried."""
+    numbers = f"it was not tried in numbers ({untried})" if untried else "no difference was found in numbers"
     axioms = load_axioms()
     mentioned = {t.op for axiom in axioms.values() for t in walk([axiom.left, axiom.right])}
     without = sorted({t.op for t in walk([*source, *target]) if t.inputs} - mentioned)
     if without:
         return (
-            f"no difference was found in numbers, and no operator property speaks of {', '.join(without)}: "
+            f"{numbers}, and no operator property speaks of {', '.join(without)}: "
             "add properties to rules_db/axioms, and try again"
         )
     hint = "" if typed or dim_symbols([*source, *target]) else " give other types with --let, or"
     return (
-        "no difference was found in numbers, but no proof either:" + hint + " prove it in smaller steps, "
+        (f"{numbers}, and no proof was found:" if untried else f"{numbers}, but no proof either:")
+        + hint
+        + " prove it in smaller steps, "
         "or add the property that it needs to rules_db/axioms"
     )

@@ -13,6 +13,7 @@ from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from mugraph.lines import in_a_line
 from mugraph.terms.term import Term, format_value, variables, walk
 from rules_db.late import LateModule
 from rules_db.trust.rule import Rule, Side
@@ -189,7 +190,7 @@ def _draw_box(box: _RuleBox) -> list[str]:
     for number, line in enumerate(box.lines):
         y = top + _PAD + _LINE * number + 9
         style = ' font-weight="bold"' if number == 0 else ' fill="#444444"'
-        parts.append(f'<text x="{box.x:.1f}" y="{y:.1f}" text-anchor="middle"{style}>{escape(line)}</text>')
+        parts.append(f'<text x="{box.x:.1f}" y="{y:.1f}" text-anchor="middle"{style}>{escape(in_a_line(line))}</text>')
     return parts
 
 
@@ -204,7 +205,7 @@ def _draw_edge(edge: _Edge) -> list[str]:
     parts = [f'<path d="{path}" fill="none" stroke="#777777" marker-end="url(#tip)"/>']
     if edge.label:
         x, y = points[-1]
-        parts.append(f'<text x="{x + 6:.1f}" y="{y - 7:.1f}" fill="#777777">{escape(edge.label)}</text>')
+        parts.append(f'<text x="{x + 6:.1f}" y="{y - 7:.1f}" fill="#777777">{escape(in_a_line(edge.label))}</text>')
     return parts
 
 

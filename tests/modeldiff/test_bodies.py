@@ -134,6 +134,13 @@ def test_a_branch_that_no_input_takes_may_be_proved(tmp_path: Path) -> None:
     comparison = compared(tmp_path, before, wrong)
     assert comparison.verdict is Equality.UNDECIDED and "no input takes its then_branch" in text_of(comparison)
     assert "Tanh 'u' computes what Relu 'u' computed" in text_of(comparison)
+    first, *lines = text_of(comparison).splitlines()
+    assert first.endswith("no input takes its then_branch")
+    assert any(line.endswith("undecided: it differs on what its node reads, which no input shows") for line in lines)
+    assert not any(line.endswith(": different") for line in lines)
+    (region,) = as_json(comparison)["regions"]
+    told = [(body["verdict"], [inner["verdict"] for inner in body["regions"]]) for body in region["bodies"]]
+    assert told[0] == ("undecided", ["proved equal", "undecided"])
 
 
 def test_bodies_that_are_run_in_another_way_prove_nothing(tmp_path: Path) -> None:

@@ -46,6 +46,43 @@ def test_what_differs_beyond_a_place_alone_is_a_difference(place: int, tmp_path:
     assert f"[0, {place}, " in text_of(comparison)
 
 
+def one_batch(length: str) -> ModelProto:
+    """A reshape that fits where N is 1, and an expansion to ``m``, or to ``Mul(n, m)``, which are equal there.
+
+    onnxruntime writes -1 for one size that it does not know, so that its reshape would fit otherwise, too: here are two.
+    """
+    sizes = f"s = Shape(x) n = Slice(s, zero, one) m = Slice(s, one, two) k = Slice(s, two, end) l = {length}"
+    text = f"{sizes} t = Concat<axis = 0>(m, one, k) y = Reshape(x, t) u = Concat<axis = 0>(l, four) w = Relu(v) z = Expand(w, u)"
+    ends = "(float[N,M,K] x, float[1,4] v) => (float[M,1,K] y, float[A,4] z)"
+    return small_model(f"{ends} {{ {text} }}", zero=[0], one=[1], two=[2], end=[3], four=[4])
+
+
+def test_sizes_that_are_equal_where_a_model_runs_are_tested(tmp_path: Path) -> None:
+    """The model before takes a batch of one alone, which no type says; so two sizes that are equal there count as equal."""
+    comparison = compared(tmp_path, one_batch("Identity(m)"), one_batch("Mul(n, m)"))
+    assert comparison.verdict is Equality.TESTED, text_of(comparison)
+    told = "the model before runs with N = 1, and with none of 2, 3, 4, 5, 7, 8, 16: nothing is said of other sizes"
+    assert told in comparison.notes and comparison.inputs.only_at == {"N": 1}
+
+
+def in_pairs(length: str) -> ModelProto:
+    """What takes even sizes alone, and an expansion to some size."""
+    copies = f"u = Concat<axis = 0>({length}, four) w = Relu(v) z = Expand(w, u)"
+    text = f"s = Shape(x) n = Slice(s, zero, one) y = Reshape(x, pairs) {copies}"
+    ends = "(float[N,4] x, float[1,4] v) => (float[P,8] y, float[A,4] z)"
+    return small_model(f"{ends} {{ {text} }}", zero=[0], one=[1], pairs=[-1, 8], four=[4], usual=[USUAL])
+
+
+USUAL = 128
+
+
+def test_sizes_are_tried_where_no_probe_varies_one(tmp_path: Path) -> None:
+    """Neither one row nor three run, but two do: there it shows that a size was taken for the usual one."""
+    comparison = compared(tmp_path, in_pairs("n"), in_pairs("usual"), shapes={"x": (USUAL, 4)})
+    assert comparison.verdict is Equality.DIFFERENT and differing_inputs(comparison) == ["N = 2"], text_of(comparison)
+    assert not comparison.inputs.only_at and comparison.inputs.probes[-1].words == "N = 2"
+
+
 def test_a_mask_that_is_wrong_beyond_a_place_is_a_difference(tmp_path: Path) -> None:
     text = "s = Shape<start = 1, end = 2>(x) p = Slice(mask, zero, s, zero) u = Unsqueeze(p, one) y = Add(x, u)"
     models = []

@@ -48,6 +48,14 @@ def test_python_alone_loses_it() -> None:
     assert done.stdout == "" and "KeyboardInterrupt" in done.stderr
 
 
+def test_a_warning_is_one_line_that_tells_a_terminal_nothing(tmp_path: Path) -> None:
+    (tmp_path / "warns.py").write_text("import logging\ndef main():\n    logging.getLogger('x').warning('%s', 'a\\x1b[2J\\nb')\n")
+    code = "from mugraph.interrupts import run_command; run_command('warns', 'main')"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    assert done.stderr == "a\\x1b[2J\\nb\n"
+
+
 COMMANDS = pytest.mark.parametrize(
     "command",
     [

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from mugraph.terms.text import parse_term, parse_type
 from rewriter import optimize
+from rewriter.reference import InputError
 from rules_db import remembered
 from rules_db.entries import Entry, RuleBook, Usable
 from rules_db.exchange import format_rule, format_rules
@@ -216,3 +217,31 @@ def test_a_poisoned_memory_applies_no_rule_that_is_not_proved(tmp_path: Path, ow
     assert not outcome.improved and any(f"rule {false.id} was remembered" in note for note in outcome.notes)
     assert not RememberedChecks().path.exists()
     assert np.array_equal(onnx.load(tmp_path / "o.onnx").graph.node[0].input, ["x"])
+
+
+def test_no_more_rules_are_checked_than_there_is_time_for(tmp_path: Path, cache: Path) -> None:
+    """The next run goes on from there."""
+    rules = shipped_rules()[:150]
+    path, left = file_of(tmp_path, rules), len(rules) - 64
+    for known, still in ((64, left), (128, left - 64)):
+        told = list[str]()
+        book = open_presumed(path, Trust.PROVED, told.append, until=0.0)
+        assert book.ids == tuple(rule.id for rule in rules[:known])
+        assert told == [
+            f"{known} of 150 rules of {path} were checked in time, and no other is used; another run goes on from there"
+        ]
+        assert isinstance(book, PresumedRules) and len(book.unchecked) == still
+    told = list[str]()
+    assert len(open_presumed(path, Trust.PROVED, told.append, until=0.0)) == 150 and not told
+
+
+def test_a_run_without_time_says_which_rules_it_used(tmp_path: Path, cache: Path) -> None:
+    path = file_of(tmp_path, shipped_rules()[:150])
+    model = lora(tmp_path / "lora.onnx")
+    outcome = optimize(model, tmp_path / "o.onnx", rules=path, budget=0, provider="cpu")
+    assert any(note.startswith(f"64 of 150 rules of {path} were checked in time") for note in outcome.notes)
+    last = shipped_rules()[149].id
+    with pytest.raises(InputError, match=f"--explain {last}: there was no time to check that rule"):
+        optimize(model, tmp_path / "o.onnx", rules=path, budget=0.001, provider="cpu", explain=last)
+    outcome = optimize(model, tmp_path / "o.onnx", rules=path, clean=True, provider="cpu")
+    assert not any("checked in time" in note for note in outcome.notes)

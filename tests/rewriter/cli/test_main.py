@@ -458,6 +458,8 @@ def test_names_tell_a_terminal_nothing(tmp_path: Path, odd: str) -> None:
     words = [str(path), "-o", str(tmp_path / "out.onnx"), "--deterministic"]
     command = subprocess.run([sys.executable, "-m", "rewriter.cli", *words, "--explain"], capture_output=True, check=True)
     shown = command.stdout.decode()
+    logged = subprocess.run([sys.executable, "-m", "rewriter.cli", *words, "--verbose"], capture_output=True, check=True).stderr
+    assert odd in ("\n", "[/bold]") or odd not in logged.decode()
     assert "y" in shown and (odd in ("\n", "[/bold]") or odd not in shown)
     result = CliRunner().invoke(main, [*words, "--input", "z=2"])
     assert result.exit_code == 2

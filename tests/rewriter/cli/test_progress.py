@@ -13,13 +13,14 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from mugraph.console import result_console
+from mugraph.console import FOLDED, result_console
 from rewriter.cli.main import main
 from rewriter.cli.progress import watched
-from rewriter.cli.summary import print_summary
+from rewriter.cli.summary import print_explanations, print_summary
 from rewriter.run import timings
 from rewriter.run.optimize import optimize
 from rewriter.run.outcome import Fired, Outcome
+from rewriter.search.misses import NearMiss
 from tests.support.runs import lora
 
 
@@ -68,7 +69,19 @@ def test_rules_that_fired_are_whole_on_a_narrow_screen_and_what_saves_most_comes
     assert [cells[0].strip() for cells in rows if cells[0].strip()] == ["r1", "r0"]
 
 
-def test_tables_are_not_folded_in_a_pipe() -> None:
+def test_a_long_substitution_is_folded_in_a_file_and_whole() -> None:
+    text = "Reshape[shape=(k*n,)](" * 40 + "x" + ")" * 40 + " -> x"
+    miss = NearMiss("r", text, "y", "a guard", text, 3.0)
+    file = io.StringIO()
+    console = result_console(file=file)
+    print_explanations([miss], console)
+    print_summary(Outcome("a", "b", fired=(Fired("r", text, "proved", 1, 2.0, ("y",)),)), console)
+    assert max(map(len, file.getvalue().splitlines())) < 3 * FOLDED
+    rows = [line[1:-1].split("│") for line in file.getvalue().splitlines() if line.startswith("│") and line.count("│") == 6]
+    assert len(rows) > 5 and "".join(cells[-1].strip() for cells in rows).replace(" ", "") == text.replace(" ", "")
+
+
+def test_lines_are_not_folded_in_a_pipe() -> None:
     file = io.StringIO()
     console = result_console(file=file)
     console.print("word " * 200)

@@ -11,8 +11,9 @@ import onnx
 import pytest
 from onnx import GraphProto, TensorProto, helper
 
+from rewriter.report.charts import bars
 from rewriter.report.graphs import ChangedRegion, GraphView, operator_counts, regions_by_name
-from rewriter.report.page import Page, Section, fold, render, table, text
+from rewriter.report.page import Page, Section, chart, fold, render, source, table, text, text_list
 from tests.support.chromium import Browser, browser
 from tests.support.runs import block
 
@@ -29,6 +30,21 @@ def chain(count: int, op: str = "Relu", scope: str = "", name: str = "g") -> Gra
 def page_of(before: GraphProto, after: GraphProto, regions: list[ChangedRegion], title: str = "a and b") -> str:
     blocks = [text(title), table(["name", "n"], [[title, 1]]), fold("f", title, [text(title)], [0] if regions else [])]
     return render(Page("Test", title, "fine", "good", [Section("one", "One", blocks)]), before, after, regions)
+
+
+def test_names_tell_a_reader_nothing() -> None:
+    """Neither where they are written nor where the script takes them from; lines of a source stay lines."""
+    odd = "a\x1b[2J\x00\u202eb"
+    graph = chain(3, name=odd, scope=odd)
+    for node in graph.node:
+        node.input[:], node.output[:] = [odd + name for name in node.input], [odd + name for name in node.output]
+    blocks = [text(odd), text_list([odd]), table([odd], [[odd]], odd), fold("f", odd, [source(f"{odd}\n\tx")], facts=odd)]
+    blocks.append(chart(bars([(odd, 1.0, 2.0)], "us"), odd))
+    html = render(Page(odd, odd, odd, "good", [Section("one", odd, blocks)], odd), graph, graph, [])
+    assert "\x1b" not in html and "\x00" not in html and "\u202e" not in html
+    legible = r"a\x1b[2J\x00\u202eb"
+    assert f"{legible}\n\tx</pre>" in html and legible in data_of(html)["before"]["nodes"][0]["reads"][0]
+    assert all(word.isprintable() for node in data_of(html)["before"]["nodes"] for word in (node["name"], *node["makes"]))
 
 
 def data_of(html: str) -> dict:  # type: ignore[type-arg]

@@ -300,6 +300,23 @@ def test_other_sizes_are_tried_where_the_model_does_not_run(tmp_path: Path, own_
     assert not given.cleaned and any("does not run it" in note for note in given.notes)
 
 
+def test_a_comparison_at_other_sizes_than_the_given_ones_is_told(tmp_path: Path, own_cache: Path) -> None:
+    """It takes three rows at a time: not the five that are asked for, but those of a probe."""
+    model = parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,4] x) => (float[M,12] y) <int64[2] threes = {-1, 12}> {
+            a = Identity(x)
+            b = Reshape(a, threes)
+            y = Relu(b)
+        }""")
+    onnx.save(model, tmp_path / "m.onnx")
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", clean=True, provider="cpu", shapes={"x": (5, 4)})
+    told = "onnxruntime does not run the model with N = 5: what was cleaned up was compared at scale 0.01 and N = 3 alone"
+    assert outcome.cleaned and told in outcome.notes and told in json.loads(outcome.to_json())["notes"]
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", clean=True, provider="cpu", shapes={"x": (6, 4)})
+    assert outcome.cleaned and not any("does not run" in note for note in outcome.notes)
+
+
 def test_what_a_file_claims_is_held_against_sizes_that_run(tmp_path: Path, own_cache: Path) -> None:
     """At those that were assumed first the claim is not true, and the model does not run."""
     model = parse_model("""

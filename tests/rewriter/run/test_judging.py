@@ -15,6 +15,7 @@ from rewriter.reference import Error
 from rewriter.run import accept, judging, timings
 from rewriter.run.accept import Acceptance
 from rewriter.run.checking import Opened, Trial
+from rewriter.run.decision import decided
 from rewriter.run.judgement import Judgement
 from rewriter.run.judging import Judge
 from rewriter.run.kernels import RunKernels
@@ -84,6 +85,17 @@ def test_nothing_cheaper_is_a_judgement(source: Path) -> None:
         judgement = judge_of(bench).judge(proposals_of(bench))
         assert judgement.winner is None and judgement.message.startswith("no candidate is cheaper by the cost model (")
         assert judgement.error_before is None and not judgement.is_interrupted
+
+
+def test_candidates_of_all_searches_are_counted(source: Path) -> None:
+    """As the summary does: the last search may have met fewer, or none."""
+    with workbench(source, []) as bench:
+        proposals = proposals_of(bench)
+        bench.figures.count(3, 7)
+        cut_short = replace(proposals, searched=replace(proposals.searched, stopped="the budget was spent", generated=0))
+        message = judge_of(bench).judge(cut_short).message
+        assert message.startswith(f"undecided: none of {bench.figures.predictions.generated} candidates was cheaper")
+        assert decided(bench, bench.figures.predictions, Judgement(message=message)).outcome.generated == 7
 
 
 def test_what_cannot_be_measured_is_judged_by_its_cost(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,21 @@ def test_two_outputs() -> None:
     assert len(proved(text, "x:float[m,k], w:float[k,n], v:float[k,p]").source) == 2
 
 
+def test_a_proof_of_what_is_too_large_to_measure_makes_no_rule() -> None:
+    copies = "Expand[shape=(100000000000,3)]"
+    outcome = proving(f"Relu({copies}(x)) = {copies}(Relu(x))", "x:float[3]")
+    assert outcome.rule is None and outcome.exit_code == 3
+    assert "cannot be measured: a result of Expand has 300,000,000,000 entries" in outcome.problem
+
+
+def test_a_rule_may_have_more_dimensions_than_there_are_small_sizes() -> None:
+    let = ", ".join(f"x{i}:float[a{i},a{i + 1}]" for i in range(9))
+    product = "x0"
+    for i in range(1, 9):
+        product = f"MatMul({product}, x{i})"
+    assert guards(proved(f"Neg(Neg({product})) = {product}", let)) == set()
+
+
 def test_a_counterexample_has_values() -> None:
     outcome = proving("Relu(Add(x, y)) = Add(Relu(x), Relu(y))", LET)
     assert outcome.exit_code == 1 and outcome.rule is None and outcome.answer.difference is not None

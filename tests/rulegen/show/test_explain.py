@@ -91,6 +91,27 @@ def test_what_is_true_without_a_proof_is_undecided() -> None:
     assert answer.exit_code == 3 and answer.status == "undecided" and "Trilu" in answer.advice
 
 
+AXES = ",".join(f"a{i}" for i in range(99))
+
+
+def test_what_is_too_large_for_numbers_is_proved_or_undecided() -> None:
+    let = f"x:float[{AXES}]"
+    assert answer_to("Relu(Relu(x)) = Relu(x)", parse_let(let)).verdict == Verdict.PROVED
+    for text, given, reason in (
+        ("Relu(Relu(x)) = Neg(x)", let, "x has 99 axes, more than the 32"),
+        ("Relu(x) = Neg(x)", "x:float[1000000,1000000]", "x has 1,000,000,000,000 entries"),
+        ("Tile[repeats=(100000000000,1)](x) = Tile[repeats=(100000000000,1)](Neg(x))", "", "a result of Tile has 600,"),
+    ):
+        answer = answer_to(text, parse_let(given) if given else None)
+        assert answer.status == "undecided" and answer.advice.startswith(f"it was not tried in numbers ({reason}")
+
+
+def test_sizes_that_are_small_enough_are_tried() -> None:
+    many = ",".join(f"a{i}" for i in range(12))  # as many as 2, each; distinct ones would make 10^12 entries
+    answer = answer_to("Relu(x) = Neg(x)", parse_let(f"x:float[{many}]"))
+    assert answer.verdict == Verdict.REFUTED and answer.difference is not None
+
+
 def test_types_may_be_given() -> None:
     let = parse_let("x:float[b,m,k] w:float[k,n]")
     answer = answer_to("MatMul(Mul(s, x), w) = Mul(s, MatMul(x, w))", let)
