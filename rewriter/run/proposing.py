@@ -7,7 +7,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 
 from mugraph.graph import Graph
 from rewriter.run.families import FamilyMemory
@@ -33,6 +35,8 @@ _TUNING = 0.7
 """Share of the budget after which no kernel is begun to be timed."""
 _EARLY = 0.4
 """Share of the budget after which the search is left for a first trial, however far it has come."""
+_BETTER = 0.99
+"""Share of the price of what is about to be tried at which another is tried in its place."""
 _PATIENCE = 2.0
 """How many times what it is foreseen to take a glance at kernels may take."""
 _CURIOSITY = 0.1
@@ -192,6 +196,11 @@ class Proposals:
 
 def _never() -> bool:
     return False
+
+
+def _can_begin(early: EarlyTrial, compiled: Sequence[Future[object]]) -> bool:
+    """Whether what was proposed for a trial can be tried."""
+    return early.is_ready() and all(future.done() for future in compiled)
 
 
 @dataclass(slots=True)
@@ -356,19 +365,24 @@ class Proposer:
             self._try(search, course, short, early)
             return course.go_on()
         timeless = search.blind()
-        blind = timeless.within(spare() / 2, descent=spare()).glance(graph, banned, carried[:1])
+        blind = timeless.within(spare(), descent=spare()).descent(graph, banned)
         self._lead(blind)
         found = _priced(search, blind, blind.better, carried)
         if blind.interrupted:
             return found
         self._foresee(found)
-        seeds = found.better[:1]
         known: Searched | None = None
 
         def glance(is_due: Callable[[], bool]) -> Searched:
             nonlocal known
+            seeds = course.found.better[:1]
             known = search.within(spare()).until(is_due).glance(graph, banned, seeds, known.rest if known else None)
             return self._joined(search, known, course.found)
+
+        def glance_blindly(is_due: Callable[[], bool]) -> Searched:
+            nonlocal blind
+            blind = timeless.within(spare() / 2).until(is_due).glance(graph, banned, carried[:1], blind.rest)
+            return self._joined(search, blind, course.found)
 
         def rest_of_blind(is_due: Callable[[], bool]) -> Searched:
             nonlocal blind
@@ -382,7 +396,7 @@ class Proposer:
             )
             return self._joined(search, known, course.found)
 
-        course = _SearchParts(found, deque([glance]))
+        course = _SearchParts(found, deque([*([glance] if blind.better else []), glance_blindly, glance]))
         course.go_on(self._is_trial_due(early))
         self._foresee(course.found)
         course.parts += (rest_of_blind, rest_of_known)
@@ -401,17 +415,23 @@ class Proposer:
         return _never if early is None else lambda: time.monotonic() >= instant and early.is_ready()
 
     def _try(self, search: ModelSearch, course: _SearchParts, short: ShortModel | None, early: EarlyTrial | None) -> None:
-        """Has the best candidate so far tried, as soon as its kernels are compiled: until then the search goes on."""
+        """Has the best candidate so far tried, as soon as its kernels are compiled.
+
+        Until then the search goes on, and what it finds to be better by more than noise is tried in its place.
+        """
         kernels, clock = self._bench.kernels, self._bench.clock
         if early is None or course.found.interrupted:
             return
         incumbent = early.incumbent(search)
-        proposal = next(iter(Proposals(search, course.found, short, 1, incumbent)), None)
-        if proposal is None:
-            return
-        kernels.foresee(proposal.candidate)
-        begun = kernels.ahead()
-        course.go_on(lambda: early.is_ready() and all(future.done() for future in begun))
+        while True:
+            proposal = next(iter(Proposals(search, course.found, short, 1, incumbent)), None)
+            if proposal is None:
+                return
+            proposed = course.found.least
+            kernels.foresee(proposal.candidate)
+            course.go_on(partial(_can_begin, early, kernels.ahead()))
+            if proposal.was_faster or course.found.interrupted or course.found.least > _BETTER * proposed:
+                break
         if early.is_ready() and not course.found.interrupted and clock.spare() > 0:
             self._bench.figures.predictions = self._predicted(search, course.found)
             early.begin(search, proposal, incumbent)

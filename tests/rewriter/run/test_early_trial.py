@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,14 @@ from rewriter.run.accept import Acceptance
 from rewriter.run.checking import Checker, Opened
 from rewriter.run.clock import Clock
 from rewriter.run.judging import Judge
+from rewriter.run.kernels import RunKernels
 from rewriter.run.original import Original
 from rewriter.run.outcome import Outcome
-from rewriter.run.proposing import Proposal, Proposer
-from tests.support.stages import RULES
+from rewriter.run.proposing import EarlyTrial, Proposal, Proposals, Proposer, _SearchParts
+from rewriter.run.searching import ModelSearch, new_search
+from rewriter.search.candidate import Candidate
+from tests.support.runs import workbench
+from tests.support.stages import RULES, proposer_of
 
 pytestmark = pytest.mark.usefixtures("own_cache", "timing")
 
@@ -90,6 +96,36 @@ def test_it_is_tried_once(
     assert checked and len(checked) == len(set(checked))
     numbers = [int(line.split()[2]) for line in _trials(lines)]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("share, tried", [(0.98, [1]), (0.999, [0])])
+def test_what_is_found_to_be_better_while_kernels_are_compiled_is_tried(
+    share: float, tried: list[int], source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By more than noise: it is proposed, and compiled, in place of what was the best before."""
+    begun: list[int] = []
+    with workbench(source, RULES, device=None, provider="cpu", deterministic=False) as bench:
+        search = new_search(bench)
+        found = search.run(bench.task.model.graph, frozenset())
+        first, *others = found.better
+        second = replace(others[0], cost=share * first.cost)
+        compiled: list[int] = []
+
+        class Kernels(RunKernels):
+            def foresee(self, candidate: Candidate) -> None:
+                compiled.append([first.graph.digest, second.graph.digest].index(candidate.graph.digest))
+
+        monkeypatch.setattr(
+            Proposals, "_on_the_whole_model", lambda _, candidate: Proposal(replace(candidate, cost=0.5 * search.start().cost))
+        )
+        monkeypatch.setattr(Proposals, "_picked", lambda proposals, _: iter(proposals.searched.better))
+        monkeypatch.setattr(ModelSearch, "fused", lambda _, candidate: candidate)
+        early = EarlyTrial(lambda _: None, lambda: True, lambda _, proposal, __: begun.append(proposal.candidate.graph.digest))
+        bench = replace(bench, kernels=Kernels(bench.task.model))
+        course = _SearchParts(replace(found, better=(first,)), deque([lambda _: replace(found, better=(second, first))]))
+        monkeypatch.setattr(_SearchParts, "go_on", lambda parts, _: setattr(parts, "found", parts.parts[0](lambda: False)))
+        proposer_of(bench)._try(search, course, None, early)
+    assert begun == [[first.graph.digest, second.graph.digest][tried[0]]] and compiled == [0, 1][: tried[0] + 1]
 
 
 def test_a_processor_tells_no_time_beside_a_search(source: Path, tmp_path: Path) -> None:
