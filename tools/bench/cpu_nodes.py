@@ -56,6 +56,21 @@ _X = (128, 768)
 _Q = (1, 12, 128, 64)
 _KEYS = "Transpose[perm=(1,0)](k)"
 _ROTATED = "Concat[axis=-1](Neg(Split[axis=-1,sizes=(32,32)].1(q)), Split[axis=-1,sizes=(32,32)].0(q))"
+
+
+def _attention(heads: int, length: int, size: int) -> NodeCase:
+    """Lengths are those of texts, of ViT's patches, and of Swin's windows, of which each has its heads."""
+    shape = (1, heads, length, size)
+    return NodeCase(
+        f"attention {heads}×{length}×{size}",
+        dict.fromkeys("qkv", shape),
+        {"y": f"MatMul(Softmax[axis=-1](Mul(MatMul(q, {_KEYS}), 0.125)), v)"},
+        "f = Constant <value_float = 0.125> () t = Transpose <perm = [0, 1, 3, 2]> (k) s = MatMul (q, t) m = Mul (s, f) "
+        "p = Softmax (m) y = MatMul (p, v)",
+        {"y": shape},
+    )
+
+
 CASES = (
     NodeCase(
         "LayerNorm 128×768",
@@ -109,22 +124,7 @@ CASES = (
         "c = Mul (q, cos) d = Mul (r, sin) y = Add (c, d)",
         {"y": _Q},
     ),
-    NodeCase(
-        "attention 12×128×64",
-        {"q": _Q, "k": _Q, "v": _Q},
-        {"y": f"MatMul(Softmax[axis=-1](Mul(MatMul(q, {_KEYS}), 0.125)), v)"},
-        "f = Constant <value_float = 0.125> () t = Transpose <perm = [0, 1, 3, 2]> (k) s = MatMul (q, t) m = Mul (s, f) "
-        "p = Softmax (m) y = MatMul (p, v)",
-        {"y": _Q},
-    ),
-    NodeCase(
-        "attention 12×512×64",
-        {x: (1, 12, 512, 64) for x in "qkv"},
-        {"y": f"MatMul(Softmax[axis=-1](Mul(MatMul(q, {_KEYS}), 0.125)), v)"},
-        "f = Constant <value_float = 0.125> () t = Transpose <perm = [0, 1, 3, 2]> (k) s = MatMul (q, t) m = Mul (s, f) "
-        "p = Softmax (m) y = MatMul (p, v)",
-        {"y": (1, 12, 512, 64)},
-    ),
+    *(_attention(*sizes) for sizes in ((12, 128, 64), (12, 197, 64), (64, 49, 32), (12, 512, 64))),
     NodeCase(
         "heads split and merged 128×12×64",
         {"x": _X, "bias": (768,)},

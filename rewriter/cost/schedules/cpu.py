@@ -146,10 +146,19 @@ def _capped(tile: int, size: int) -> int:
 
 
 def _busy(block: Block, schedule: Schedule, sizes: Mapping[str, int], threads: int) -> float:
-    """The share of their time in which so many threads have blocks to run."""
-    blocks = math.prod(-(-sizes[axis] // schedule.tile(axis)) for axis in block.grid)
-    tasks = max(-(-blocks // blocks_a_thread(block, schedule)), 1)
-    return tasks / (-(-tasks // threads) * threads)
+    """The share of their time in which so many threads have blocks to run.
+
+    Threads take ranges of blocks, none of fewer than are worth the way, as the run-time library cuts them; blocks at an edge take
+    as much less as they are smaller.
+    """
+    cut = [(sizes[axis], min(schedule.tile(axis), sizes[axis])) for axis in block.grid]
+    if not all(size for size, _ in cut):
+        return 1.0
+    work = math.prod(size / tile for size, tile in cut)
+    blocks = math.prod(-(-size // tile) for size, tile in cut)
+    longest = blocks / max(blocks // blocks_a_thread(block, schedule), 1)
+    whole = math.prod(size // tile for size, tile in cut) // longest
+    return work / threads / max(work / threads, -(-whole // threads) * longest, min(work, longest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +191,7 @@ class _PanelProduct:
         choices = {self.columns: _PANEL_LONG, self.rows: _PANEL_ROWS, self.loop: _PANEL_LOOP}
         every = _every(choices, self.sizes)
         fitting = [schedule for schedule in every if self._stack(schedule) <= STACK] or every
-        times = {each: self._time(each, second_cache) / self._busy(each, threads) for each in fitting}
+        times = {each: self._time(each, second_cache) / _busy(self.block, each, self.sizes, threads) for each in fitting}
         order = sorted(fitting, key=times.__getitem__)
         usual = tuple(_capped(tile, self.sizes[axis]) for axis, tile in zip(choices, _USUAL, strict=True))
         others = [each for each in order if each.tile(self.columns) != order[0].tile(self.columns)]
@@ -202,12 +211,6 @@ class _PanelProduct:
         again = _FURTHER * max(math.log2(4 * columns * deep / (4 * second_cache)), 0.0) if rows < high else 0.0
         jumps = math.log2(columns) * (_JUMP if rows < _ASKING else _LITTLE if rows <= _ALONE else 0.0)
         return (1 + copies + first + again + _AWAY * rows) * (1 + jumps + _CALL / steps)
-
-    def _busy(self, schedule: Schedule, threads: int) -> float:
-        """The share of their time in which so many threads have blocks to run, of which those at an edge are smaller."""
-        cut = [(self.sizes[axis], min(schedule.tile(axis), self.sizes[axis])) for axis in self.block.grid]
-        work, whole = math.prod(size / tile for size, tile in cut), math.prod(size // tile for size, tile in cut)
-        return work / threads / max(work / threads, -(-whole // threads))
 
     def _stack(self, schedule: Schedule) -> int:
         """Bytes of sums, and of operands that are computed, about."""

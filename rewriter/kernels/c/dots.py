@@ -30,6 +30,9 @@ from rewriter.kernels.text.places import Places
 
 __all__ = ["Dots"]
 
+_DOT_STACK = 4 * (14 * 128 + 16 * 128 + 16 * 14)
+"""Bytes that dot_add has on the stack, at most: rows, columns and sums of a slab."""
+
 
 class Dots:
     """Writes the products of one function.
@@ -141,6 +144,7 @@ class Dots:
             function = (multiplying_function if split else adding_function)(self._parts)
             nests.lines.stack["panel_add"] = PANELS_STACK
         else:
+            nests.lines.stack[function] = _DOT_STACK
             matrix, strides = self._place(step.right)
             right = [_at(matrix, strides, outer), strides[step.over]]
             assert strides[columns] == result_strides[columns] == "1"

@@ -31,15 +31,15 @@ static inline float f32_smallest(int32_t most, uint32_t above, uint32_t below) {
     return (most > 0x7f800000) | (above > 0xff800000u) ? NAN : found;
 }
 
-/* The sum of 32 lanes, in 64 bits, by halves: a reduction of the compiler's adds the last sixteen one after another. */
-typedef float f32_eight __attribute__((vector_size(32), aligned(4), may_alias));
-typedef double f32_wide_eight __attribute__((vector_size(64), aligned(8), may_alias));
+/* The sum of 32 lanes, in 64 bits, by halves: a reduction of the compiler's adds the last sixteen one after another. The first halves
+ * are a loop, since of a vector of eight GCC converts every two. */
 typedef double f32_wide_four __attribute__((vector_size(32), aligned(8), may_alias));
 typedef double f32_wide_two __attribute__((vector_size(16), aligned(8), may_alias));
 static inline double f32_sum_of_lanes(const float *lanes) {
-    f32_wide_eight eight = {0};
-    for (int i = 0; i < 32; i += 8) eight += __builtin_convertvector(*(const f32_eight *)(lanes + i), f32_wide_eight);
-    const f32_wide_four four = *(const f32_wide_four *)&eight + *((const f32_wide_four *)&eight + 1);
+    double eight[8] __attribute__((aligned(64)));
+    #pragma omp simd
+    for (int i = 0; i < 8; ++i) eight[i] = ((double)lanes[i] + lanes[i + 8]) + ((double)lanes[i + 16] + lanes[i + 24]);
+    const f32_wide_four four = *(const f32_wide_four *)eight + *(const f32_wide_four *)(eight + 4);
     const f32_wide_two two = *(const f32_wide_two *)&four + *((const f32_wide_two *)&four + 1);
     return two[0] + two[1];
 }

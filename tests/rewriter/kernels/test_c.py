@@ -226,6 +226,39 @@ def test_matrices_are_turned(level: Level, columns: int, depth: int) -> None:
     np.testing.assert_array_equal(to, wanted)
 
 
+@pytest.mark.parametrize("columns", [1, 15, 16, 33, 69])
+@pytest.mark.parametrize("depth", [0, 1, 64, 129, 300])
+@pytest.mark.parametrize("apart", [False, True])
+def test_tiles_are_multiplied_whatever_their_sizes(level: Level, columns: int, depth: int, apart: bool) -> None:
+    """Rows are one to all register tiles' together; a row is the same bit for bit however many are beside it, and nothing beside
+    the result is read or written.
+
+    Args:
+        apart: whether entries of a row of the left operand lie apart.
+    """
+    headers = "".join(files("rewriter.kernels.c").joinpath(name).read_text() for name in ("functions.h", "dots.h"))
+    call = f"dot_add(c, 80, a, {'1, 40' if apart else '307, 1'}, b, 71, rows, {columns}, {depth});"
+    built = opened(
+        build(f"{headers}\nvoid product(float *c, const float *a, const float *b, int64_t rows) {{ {call} }}\n", level)
+    )
+    numbers, most = np.random.default_rng(depth), 39
+    left = np.full((308, 40), np.nan, np.float32) if apart else np.full((40, 307), np.nan, np.float32)
+    right, before = np.full((301, 71), np.nan, np.float32), numbers.standard_normal((40, 80)).astype(np.float32)
+    a, b = (numbers.standard_normal(shape).astype(np.float32) for shape in ((most, depth), (depth, columns)))
+    (left[:depth, :most].T if apart else left[:most, :depth])[:], right[:depth, :columns] = a, b
+    last = right.reshape(-1)[: max(depth - 1, 0) * 71 + columns].copy()  # ends where the last row does
+    wanted = before[:most, :columns] + a.astype(np.float64) @ b
+    all_rows: np.ndarray | None = None
+    for rows in (most, 1, 2, 3, 7, 14, 16, 28):
+        result = before.copy()
+        built.product(*(ctypes.c_void_p(x.ctypes.data) for x in (result, left, last)), ctypes.c_int64(rows))
+        all_rows = result if all_rows is None else all_rows
+        np.testing.assert_allclose(result[:rows, :columns], wanted[:rows], rtol=0, atol=2e-5)
+        np.testing.assert_array_equal(result[:rows, :columns], all_rows[:rows, :columns])
+        np.testing.assert_array_equal(result[rows:], before[rows:])
+        np.testing.assert_array_equal(result[:, columns:], before[:, columns:])
+
+
 def test_the_same_text_gives_the_same_bytes(level: Level) -> None:
     kernel, schedules, _ = KERNELS["attention"]
     first, second = generate(kernel, schedules), generate(kernel, schedules)

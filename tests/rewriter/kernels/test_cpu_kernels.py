@@ -196,6 +196,15 @@ def test_the_schedules_to_try_are_all_valid() -> None:
     assert len(cpu_schedules(SPLIT.kernel, {"m": 100}, 1)) == 1
 
 
+@pytest.mark.parametrize("rows, threads, tile", [(64, 1, 64), (65, 1, 64), (64, 2, 16), (65, 2, 16), (127, 2, 64), (65, 4, 16)])
+def test_threads_that_share_an_attention_have_as_much_to_do(rows: int, threads: int, tile: int) -> None:
+    """Of 65 rows in tiles of 64 one thread would have 64; of 127 both have half, and four each 16 or 17."""
+    types = dict.fromkeys("qkv", parse_type(f"float[{rows},64]"))
+    kernel = lower("attention", types, [("y", parse_term("MatMul(Softmax[axis=-1](MatMul(q, Transpose[perm=(1,0)](k))), v)"))])
+    ((first,), *_) = cpu_schedules(kernel, {}, 6, threads)
+    assert max(first.tile(axis) for axis in kernel.blocks[0].grid[-1:]) == tile
+
+
 def test_small_blocks_go_to_another_thread_in_company(compiler: ObjectCompiler) -> None:
     (rows,) = ROWS.kernel.blocks
     assert blocks_a_thread(rows, Schedule((("m", 4),))) == (32 << 10) // (2 * 4 * 4 * 96)
