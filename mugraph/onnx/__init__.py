@@ -11,11 +11,12 @@ from mugraph.onnx.read import ReadFrom, distrusting, load
 from mugraph.onnx.scopes import node_count
 from mugraph.onnx.symbols import dimension_in_words
 from mugraph.onnx.weights import ModelError
-from mugraph.onnx.write import Saved, check_output, copy, open_in, save, to_bytes, to_proto
+from mugraph.onnx.write import DraftedModel, Saved, check_output, copy, open_in, save, to_bytes, to_proto
 
 __all__ = [
     "NEWEST_OPSET",
     "OLDEST_OPSET",
+    "DraftedModel",
     "Model",
     "ModelError",
     "ReadFrom",

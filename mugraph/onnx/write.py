@@ -14,11 +14,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto
 
 from mugraph.blocks.operator import Programs
-from mugraph.files import destination, is_device, same_file
+from mugraph.files import Draft, destination, is_device, same_file
 from mugraph.graph import Graph
 from mugraph.onnx.emit import emit
 from mugraph.onnx.files import FileSet, content_digest, unwritable
@@ -28,7 +29,7 @@ from mugraph.onnx.parse import foreign_domains
 from mugraph.onnx.scopes import node_count
 from mugraph.onnx.weights import ModelError
 
-__all__ = ["Saved", "check_output", "copy", "open_in", "save", "to_bytes", "to_proto"]
+__all__ = ["DraftedModel", "Saved", "check_output", "copy", "open_in", "save", "to_bytes", "to_proto"]
 
 _DATA = re.compile(r"(?P<model>.+)\.[0-9a-f]{16}(?:[0-9a-f]{48})?\.data", re.DOTALL)
 
@@ -89,27 +90,69 @@ def save(model: Model, graph: Graph, path: str | Path, programs: Programs | None
         ModelError: it cannot be written; what stood there before is untouched.
         Undecided: a new node cannot be written for sizes that are symbols.
     """
-    emission = emit(model, graph, programs, whole=whole)
-    layout = FileLayout(emission, model.weights)
-    nodes, domains = node_count(emission.shell.graph), foreign_domains(emission.shell)
-    target = _target(path, bool(layout.data))
-    if target is None:
-        _write_to_device(path, layout.model_chunks(""))
-        return Saved(nodes, domains)
-    with FileSet(target) as files:
-        location, is_there = "", True
+    with DraftedModel(model, graph, path, programs, whole=whole) as drafted:
+        drafted.write()
+        return drafted.finish()
+
+
+class DraftedModel:
+    """A candidate that is written as by :func:`save`, in two steps: what stands there is untouched until the second.
+
+    To be entered. Whoever leaves it before the second step leaves nothing behind.
+
+    Args:
+        model, graph, path, programs, whole: as of :func:`save`.
+
+    Raises:
+        ModelError, Undecided: as :func:`save`.
+    """
+
+    def __init__(
+        self, model: Model, graph: Graph, path: str | Path, programs: Programs | None = None, *, whole: bool = False
+    ) -> None:
+        self._model, self._path = model, path
+        emission = emit(model, graph, programs, whole=whole)
+        self._layout = FileLayout(emission, model.weights)
+        self._nodes, self._domains = node_count(emission.shell.graph), foreign_domains(emission.shell)
+        self._target = _target(path, bool(self._layout.data))
+        self._files = None if self._target is None else FileSet(self._target)
+        self._location, self._is_there = "", False
+        self._data: Draft | None = None
+        self._written: Draft | None = None
+
+    def __enter__(self) -> DraftedModel:
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._files is not None:
+            self._files.__exit__(*raised)
+
+    def write(self) -> None:
+        """Writes drafts, by whatever thread; to a device nothing by now. Raises ModelError and OSError where that fails."""
+        layout, files, target = self._layout, self._files, self._target
+        if files is None or target is None:
+            return
         if layout.data:
             content = hashlib.sha256()
-            data = files.write(layout.data_chunks(layout.data, files.buffer), content=content)
-            location, is_there = _data_place(target, content.hexdigest())
-        written = files.write(layout.model_chunks(location, files.buffer))
-        if not is_there:
-            files.settle(data, target.parent / location)
+            self._data = files.write(layout.data_chunks(layout.data, files.buffer), content=content)
+            self._location, self._is_there = _data_place(target, content.hexdigest())
+        self._written = files.write(layout.model_chunks(self._location, files.buffer))
+
+    def finish(self) -> Saved:
+        """The files get their names, the model last. Raises ModelError and OSError where that fails."""
+        model, files, target = self._model, self._files, self._target
+        if files is None or target is None:
+            _write_to_device(self._path, self._layout.model_chunks(""))
+            return Saved(self._nodes, self._domains)
+        assert self._written is not None, "drafts are written"
+        data = target.parent / self._location
+        if self._data is not None and not (self._is_there and data.exists()):
+            files.settle(self._data, data)
         own = _data_files(model) if model.path is not None and same_file(model.path, target) else []
-        files.replace(written)
-    written_files = (target, *([target.parent / location] if location else ()))
-    left = {*_data_beside(target), *(file for file, _ in own)} - {target.parent / location}
-    return Saved(nodes, domains, written_files, tuple(sorted(left)))
+        files.replace(self._written)
+        written_files = (target, *([data] if self._location else ()))
+        left = {*_data_beside(target), *(file for file, _ in own)} - {data}
+        return Saved(self._nodes, self._domains, written_files, tuple(sorted(left)))
 
 
 def copy(model: Model, path: str | Path) -> Saved:

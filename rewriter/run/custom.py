@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mugraph.blocks.operator import KERNEL, Programs
 from mugraph.graph import Graph
-from mugraph.onnx import Model, Saved
+from mugraph.onnx import DraftedModel, Model, Saved
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.architecture import LEAST_ARCHITECTURE
 from rewriter.kernels.c.objects import levels_here
@@ -187,8 +187,10 @@ class CustomRunKernels(RunKernels):
     def learn(self, candidate: Candidate) -> None:
         self._custom.learn(candidate)
 
-    def save(self, graph: Graph, output: Path, folder: Path | None, *, whole: bool = False) -> Saved:
-        saved = super().save(graph, output, folder, whole=whole)
+    def save(
+        self, graph: Graph, output: Path, folder: Path | None, *, whole: bool = False, drafted: DraftedModel | None = None
+    ) -> Saved:
+        saved = super().save(graph, output, folder, whole=whole, drafted=drafted)
         if folder is not None:
             self._custom.keep(graph, folder)
         return saved

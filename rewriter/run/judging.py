@@ -187,9 +187,12 @@ class Judge:
     def judge_again(self, search: ModelSearch, candidate: Candidate) -> Judgement:
         """On the winner of an earlier run: it is checked numerically like any other, and not timed.
 
-        Where the original is being opened by now, it is written and opened meanwhile.
+        Where the original is being opened by now, it is written and opened meanwhile, and the output is drafted.
         """
-        ahead = OpenedAhead.of(self._bench, candidate) if self.original.is_begun else None
+        bench = self._bench
+        ahead = OpenedAhead.of(bench, candidate) if self.original.is_begun else None
+        if ahead is not None:
+            bench.drafted.begin(bench.kernels, candidate.graph, bench.task.output, bench.background)
         acceptance = self.original.acceptance()
         if isinstance(acceptance, Judgement):
             return acceptance

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph
-from mugraph.onnx import Model, Saved, open_in, save
+from mugraph.onnx import DraftedModel, Model, Saved, open_in, save
 from rewriter.kernels.within import kernels_of
 from rewriter.search.candidate import Candidate
 from rewriter.search.misses import NearMiss
@@ -159,17 +159,31 @@ class RunKernels:
         """Writes a candidate to be run and measured. Raises Undecided and ModelError, as :func:`mugraph.onnx.open_in`."""
         return open_in(self.model, graph, folder, self._programs)
 
-    def save(self, graph: Graph, output: Path, folder: Path | None, *, whole: bool = False) -> Saved:
+    def programs_in(self, graph: Graph) -> Programs:
+        """How the kernels of a graph would be launched if it were written now."""
+        return {kernel: self._programs[kernel] for kernel in kernels_of(graph) if kernel in self._programs}
+
+    def draft(self, graph: Graph, output: Path) -> DraftedModel:
+        """The result, to be written in two steps. Raises Undecided and ModelError, as :class:`mugraph.onnx.DraftedModel`."""
+        return DraftedModel(self.model, graph, output, self._programs)
+
+    def save(
+        self, graph: Graph, output: Path, folder: Path | None, *, whole: bool = False, drafted: DraftedModel | None = None
+    ) -> Saved:
         """Writes the result, and its kernels for people to read.
 
         Args:
             folder: for the kernels; ``None`` for none.
             whole: as :func:`mugraph.onnx.save`.
+            drafted: the result, where that has been written but for its name.
 
         Raises:
             ModelError, StoreError: a file cannot be written.
         """
-        return save(self.model, graph, output, self._programs, whole=whole)
+        if drafted is None:
+            return save(self.model, graph, output, self._programs, whole=whole)
+        with drafted:
+            return drafted.finish()
 
     def close(self) -> None:
         """Ends the processes that compile and time kernels."""

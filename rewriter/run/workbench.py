@@ -24,6 +24,7 @@ from rewriter.kernels.parts import parts_for
 from rewriter.reference import observed_sizes
 from rewriter.run.background import Background, Beside, Presumption, taking_turns
 from rewriter.run.clock import Clock
+from rewriter.run.drafting import DraftedOutput
 from rewriter.run.judgement import RunFigures
 from rewriter.run.kernels import RunKernels
 from rewriter.run.notes import Notes
@@ -71,6 +72,7 @@ class Workbench:
         carried: the best that searches of this run found in a model that was refused then.
         constants: ranges of the model's constants.
         figures: of searching.
+        drafted: the output, where that is begun before it is known to be right.
     """
 
     task: Task
@@ -88,6 +90,7 @@ class Workbench:
     carried: list[Recorded] = field(default_factory=list)
     constants: ConstantRanges = field(default_factory=ConstantRanges)
     figures: RunFigures = field(default_factory=RunFigures)
+    drafted: DraftedOutput = field(default_factory=DraftedOutput)
 
     def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.
@@ -244,7 +247,8 @@ def open_workbench(
         folder = stack.enter_context(Scratch()).path if task.written is None else task.written.parent
         stack.enter_context(taking_turns())
         ends = clock.deadline("before anything was known to be better", keeps_to_budget=options.keeps_to_budget)
-        background = Background(ends)
+        background, drafted = Background(ends), DraftedOutput()
+        stack.callback(drafted.close)
         stack.callback(background.end)
         if options.keeps_to_budget and left is not None:
             background.watch(left)
@@ -259,6 +263,7 @@ def open_workbench(
             folder=folder,
             background=background,
             model_rests_on=of_model,
+            drafted=drafted,
         )
         if not searches:
             unused = ProfileStore(None, target.environment)

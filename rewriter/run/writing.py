@@ -113,7 +113,9 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
         if as_it_came and (task.options.searches or task.options.clean):
             saved = copy(task.original, task.output)
         else:
-            saved = bench.kernels.save(decision.graph, task.output, task.options.kernels_folder, whole=as_it_came)
+            drafted = None if as_it_came else bench.drafted.taken(bench.kernels, decision.graph)
+            folder = task.options.kernels_folder
+            saved = bench.kernels.save(decision.graph, task.output, folder, whole=as_it_came, drafted=drafted)
     bench.notes.tell(*_about_files(task, saved))
     with bench.clock.lap("load"):
         is_awaited = not (decision.outcome.cached_verdict or decision.is_interrupted)
