@@ -33,6 +33,8 @@ __all__ = [
 
 _AHEAD = 16
 """Steps by which a panel is asked for ahead of its use where a step takes so long that the cache's own guess comes late."""
+_LINE = 16
+"""Words of a line of a cache."""
 _QUARTER = 128
 """Words of a step of sixteen of a panel's part that a tile of rows asks for ahead."""
 
@@ -166,9 +168,10 @@ def _vector_tile(kind: WordKind, target: TileTarget, rows: int) -> str:
 
     def steps(chain: int) -> list[str]:
         loads = [f"const {vector} r{j} = *(const {vector} *)(right + {(chain * columns + j) * lanes});" for j in range(columns)]
-        ahead = [f"__builtin_prefetch(right + {((chain + _AHEAD) * columns + j) * lanes});" for j in range(columns)]
-        ahead.append("__builtin_prefetch(next + 16 * at, 0, 2);")
-        lines = [" ".join(loads), *([" ".join(ahead)] if rows >= 8 else [])]
+        words = range((chain + _AHEAD) * columns * lanes, (chain + _AHEAD + 1) * columns * lanes, _LINE)
+        ahead = [f"__builtin_prefetch(right + {at});" for at in words]
+        ahead.append(f"__builtin_prefetch(next + {_LINE} * at, 0, 2);")
+        lines = [" ".join(loads), *([" ".join(ahead)] if rows > target.rows // 2 else [])]
         for i in range(rows):
             products = " ".join(step.format(s=f"s{chain}_{i}_{j}", l="l", r=f"r{j}") for j in range(columns))
             lines.append(f"{{ const {kind.word} l = left[{i * kind.stride + chain}]; {products} }}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -25,7 +26,7 @@ from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
 from rewriter.kernels.c.function import CFunction
 from rewriter.kernels.c.objects import ObjectCompiler, levels_here
 from rewriter.kernels.c.products import StoredProduct, dynamic_quantized
-from rewriter.kernels.c.tiles import TileTarget
+from rewriter.kernels.c.tiles import FLOATS, TileTarget, vector_tiles
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure.cpu_bench import CpuTrial, bench_here
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
@@ -493,6 +494,17 @@ def test_tiles_of_products_fit_on_the_stack(name: str) -> None:
 
 def test_a_product_without_rows_has_schedules() -> None:
     assert columns_rows_steps(linear(symbol("m"), 768, 768), 0, 3)
+
+
+@pytest.mark.parametrize("name, tall, low", [("x86-64-v4", range(8, 15), range(1, 8)), ("x86-64-v3", range(4, 7), range(1, 4))])
+def test_tall_register_tiles_ask_for_each_line_of_a_panel_once(name: str, tall: range, low: range) -> None:
+    """On either width of vectors; low ones ask for nothing."""
+    target = TileTarget.of(LEVELS[name])
+    functions = vector_tiles(FLOATS, target).split("static __attribute__((noinline)) void floats_")[1:]
+    lines = {int(text.partition("(")[0]): re.findall(r"prefetch\(right \+ (\d+)\)", text) for text in functions}
+    step = list(range(0, target.columns, 16))
+    assert all([int(at) - int(lines[rows][0]) for at in lines[rows]] == step for rows in tall)
+    assert not any(lines[rows] for rows in low) and sorted(lines) == [*low, *tall]
 
 
 def test_the_stack_of_panels_is_known_to_schedules() -> None:
