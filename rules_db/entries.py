@@ -129,9 +129,9 @@ class RuleBook(Sequence[Rule]):
                 return [self[place] for place in sorted(chosen)]
             waiting = apart
 
-    def naming(self, operator: str) -> list[Rule]:
-        """Those that have an operator, in order; no other is read."""
-        return [self[place] for place, rule in enumerate(self._given) if _has(rule, operator)]
+    def naming(self, operator: str) -> Sequence[Rule]:
+        """Those that have an operator, in order; each is read when it is first asked for, as it is of all of them."""
+        return _SomeRules(self, [place for place, rule in enumerate(self._given) if _has(rule, operator)])
 
     @cached_property
     def _sides(self) -> list[tuple[frozenset[str], ...]]:
@@ -145,6 +145,26 @@ class RuleBook(Sequence[Rule]):
     def named(self, ids: Collection[str]) -> list[Rule]:
         """Those of these identities, in order; no other is read. Raises StoreError."""
         return [self[place] for place, name in enumerate(self.ids) if name in ids]
+
+
+class _SomeRules(Sequence[Rule]):
+    """Rules of a book, at some places."""
+
+    def __init__(self, book: RuleBook, places: Sequence[int]) -> None:
+        self._book, self._places = book, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, place: int) -> Rule: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Rule]: ...
+    def __getitem__(self, place: int | slice) -> Rule | Sequence[Rule]:
+        """Raises as that of the book."""
+        if isinstance(place, slice):
+            return _SomeRules(self._book, self._places[place])
+        return self._book[self._places[place]]
 
 
 _SIDE = re.compile(r"^\s*(?:source|target) (.*)$", re.MULTILINE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match
 
-__all__ = ["KernelPlace", "Offer", "Rivals", "SettledPlace", "best_first", "end_of", "ends_of"]
+__all__ = ["KernelPlace", "Offer", "Rivals", "SettledPlace", "best_first", "end_of", "ends_of", "once"]
 
 Rivals = list[tuple[Direction, Sequence[Match]]]
 """Kernels that read and write the same values, and their sites."""
@@ -104,3 +104,11 @@ def end_of(match: Match) -> object:
 
 def ends_of(sites: Sequence[Match]) -> Sequence[object]:
     return tuple(map(end_of, sites))
+
+
+def once(matches: Sequence[Match]) -> Collection[Match]:
+    """The first match of those with the same ends: operands of a sum or product in another order are the same place."""
+    found: dict[object, Match] = {}
+    for match in matches:
+        found.setdefault(end_of(match), match)
+    return found.values()

@@ -28,7 +28,7 @@ from rewriter.kernels.fuse.kernels import DraftKernel, KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.matched import live_values, matches_of, matches_of_all
-from rewriter.kernels.places import KernelPlace, Offer, Rivals, SettledPlace, best_first, end_of, ends_of
+from rewriter.kernels.places import KernelPlace, Offer, Rivals, SettledPlace, best_first, end_of, ends_of, once
 from rewriter.kernels.preparing import joined, positioned
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
@@ -276,7 +276,9 @@ class KernelProposals:
         values = {value for _, sites in made for match in sites for value in match.values}
         matches = matches_of_all(graph, [direction for direction, _ in made], values)
         at = {direction: set(ends_of(sites)) for direction, sites in made}
-        here = {direction: [match for match in matches[direction] if end_of(match) in at[direction]] for direction, _ in made}
+        here = {
+            direction: [match for match in once(matches[direction]) if end_of(match) in at[direction]] for direction, _ in made
+        }
         return [(direction, sites) for direction, sites in here.items() if sites]
 
     def proved(self, fusable: FusableSet) -> Iterator[Direction]:
@@ -536,7 +538,7 @@ def _kernel_of(rule: Rule) -> Kernel:
 def _by_sizes(graph: Graph, reading: _StoredReading, matches: Sequence[Match]) -> dict[_Sizes, list[Match]]:
     """The sizes of the places where a stored rule's reading matches and its kernel may stand, and the matches of each."""
     kernel, places = reading.kernel, dict[_Sizes, list[Match]]()
-    for match in matches:
+    for match in once(matches):
         # A rule of one float type matches every one; this kernel is for its own.
         if all(_has_type(graph, value, reading.direction.rule.types[name].dtype) for name, value in match.variables):
             sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}

@@ -147,16 +147,17 @@ class Moves:
         return next((matches for _, matches in joined), ())
 
     def most_saved(self, candidate: Candidate, matches: Sequence[Match]) -> float:
-        """Microseconds that a rule saves at some of a candidate's sites at most: those that the nodes there take.
+        """Microseconds that a rule saves at some of a candidate's sites at most: those that the nodes take that go away.
 
         What the runtime could fuse elsewhere once they are gone is not counted.
         """
-        executed = candidate.executed
+        executed, stays = candidate.executed, _staying(candidate.graph, matches)
         places = {value for match in matches for value in match.places}
         places.update(output for value in list(places) for output in executed.rests.get(value, ()))
         definitions = (executed.graph.definition(value) for value in sorted(places))
         nodes = dict.fromkeys(definition[0] for definition in definitions if definition is not None)
-        return math.fsum(self.prices.cost(executed.graph, node) for node in nodes if node in executed.graph.references)
+        gone = (node for node in nodes if node not in stays and node in executed.graph.references)
+        return math.fsum(self.prices.cost(executed.graph, node) for node in gone)
 
     def take(self, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
         """Applies a rule at some of a candidate's sites, those that admit it; ``None`` where none does.
@@ -291,3 +292,22 @@ class Moves:
         if gain != saved and saved > 0:
             moves = (*moves[:first], replace(moves[first], gain=moves[first].gain - (saved - gain)), *moves[first + 1 :])
         return replace(after, cost=before.cost - gain, moves=moves)
+
+
+def _staying(graph: Graph, matches: Sequence[Match]) -> set[Node]:
+    """The nodes at some sites that a candidate goes on to need when the sites are computed otherwise: others read them."""
+    redefined = {value for match in matches for value in match.values}
+    definitions = (graph.definition(value) for match in matches for value in match.places)
+    there = dict.fromkeys(definition[0] for definition in definitions if definition is not None)
+    stays, waiting = set[Node](), list(there)
+    while waiting:
+        node = waiting.pop()
+        values = {*node.values, *graph.others.get(node, ())} - redefined
+        defined = [value for value in values if (made := graph.definition(value)) is not None and made[0] is node]
+        readers = {reader for value in defined for reader in graph.users.get(value, ())}
+        is_read = any(value in graph.outputs for value in defined) or any(r not in there or r in stays for r in readers)
+        if node not in stays and is_read:
+            stays.add(node)
+            operands = (graph.definition(value) for value in node.inputs)
+            waiting += [made[0] for made in operands if made is not None and made[0] in there]
+    return stays

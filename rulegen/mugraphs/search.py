@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from mugraph.blocks.block import Kernel
@@ -12,6 +13,7 @@ from mugraph.terms.shape import ShapeError, Undecided
 from rulegen.mugraphs.enumerate import EnumerationLimits, Found
 from rulegen.mugraphs.goals import Goal, GoalProgram
 from rulegen.mugraphs.kernels import KnownBlocks, kernels_of_values
+from rulegen.mugraphs.plans import plan_of
 from rulegen.mugraphs.values import Value, closure_of
 from rulegen.mugraphs.verification import RandomTests, random_tests
 from rulegen.mugraphs.windows import graphs_of
@@ -34,7 +36,7 @@ class KernelSearch:
     Attributes:
         limits: of the enumeration.
         device: what block graphs have to fit.
-        kernels: at most so many are kept of a goal, those of least work.
+        kernels: so many of a goal are looked at, those of least work; of a plan (:mod:`rulegen.mugraphs.plans`) one is kept.
         seed: of all random choices.
     """
 
@@ -89,9 +91,15 @@ def search(goal: Goal, how: KernelSearch) -> FoundKernels:
     outcome.note = "; ".join(filter(None, (found.stopped and f"stopped after {found.stopped}", found.rewritten, found.undecided)))
     outcome.results = len(found.results)
     tests: dict[_Roots, RandomTests] = {}
+    kept: dict[Hashable, Rule] = {}
+    good = 0
     for roots, kernel in _kernels(goal, found, how.device):
-        if len(outcome.rules) == how.kernels or outcome.tried == _MOST_TRIED:
+        if good == how.kernels or outcome.tried == _MOST_TRIED:
             break
+        plan = plan_of(kernel)
+        if plan in kept and _is_proved(kept[plan]):
+            good += 1
+            continue
         if roots not in tests:
             tests[roots] = random_tests(program, found.values, roots, how.seed)
             outcome.refuted += not tests[roots].passed
@@ -102,13 +110,19 @@ def search(goal: Goal, how: KernelSearch) -> FoundKernels:
         if tests[roots].tests:
             provenance |= {"tests": str(tests[roots].tests), "delta": f"2^-{tests[roots].delta}"}
         rule = kernel_rule(kernel, provenance, how.seed)
-        if rule.certificate.evidence is Evidence.PROVED or interpret(kernel, LEAST_TESTS, how.seed) is None:
-            outcome.rules.append(rule)
+        if _is_proved(rule) or interpret(kernel, LEAST_TESTS, how.seed) is None:
+            good += 1
+            kept[plan] = rule if _is_proved(rule) else kept.get(plan, rule)
+    outcome.rules = list(kept.values())
     outcome.seconds = time.process_time() - began
     return outcome
 
 
 _Roots = tuple[Value, ...]
+
+
+def _is_proved(rule: Rule) -> bool:
+    return rule.certificate.evidence is Evidence.PROVED
 
 
 def _kernels(goal: Goal, found: Found, device: DeviceLimits) -> list[tuple[_Roots, Kernel]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mugraph.terms.term import walk
 from mugraph.terms.text import Parser
 from rulegen.share.audit import audit
 from rules_db import library
@@ -214,6 +215,10 @@ def test_presumed_rules_are_read_one_by_one(own_cache: Path, monkeypatch: pytest
     assert list(rules.ids) == names and not read
     assert rules.named({names[7], names[3], "none"}) == [shipped[3], shipped[7]] and read == [names[3], names[7]]
     assert rules[3] is rules[3] and rules[2:4] == shipped[2:4] and len(read) == 3
+    having = rules.naming("Softmax")
+    assert len(having) > 3 and len(read) == 3, "none is read before somebody asks for it"
+    assert list(having[:2]) == [having[0], having[1]] and len(read) == 5
+    assert list(having) == [rule for rule in shipped if any(t.op == "Softmax" for t in walk((*rule.source, *rule.target)))]
     assert library.presumed_rules() is library.presumed_rules()
 
 

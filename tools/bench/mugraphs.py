@@ -175,7 +175,7 @@ def _proposed(path: Path, rules: Path | None, device: str) -> tuple[int, float, 
     """How many rules are read, the processor seconds of that and of proposing kernels, and the best predicted microseconds."""
     graph = load(path).graph
     begun = time.process_time()
-    found = [] if rules is None else open_presumed(str(rules), Trust.TESTED, print).naming(KERNEL)
+    found = [] if rules is None else list(open_presumed(str(rules), Trust.TESTED, print).naming(KERNEL))
     read = time.process_time()
     _, best = _best(graph, found, device)
     return len(found), read - begun, time.process_time() - read, best.cost

@@ -168,6 +168,7 @@ def test_the_search_takes_kernels_at_every_place_and_replays_them() -> None:
     kernels = [n for n in best.graph.references if n.op == "Kernel"]
     assert best.cost < 0.8 * start.cost and len(kernels) >= 2
     assert 2 in {len(move.matches) for move in best.moves}
+    assert list(proposals.proposals(graph)), "also those whose turn did not come"
     assert any("joins a value of the loop" in reason for reason in proposals.reasons)
     again = replay(moves, graph, best.moves)
     assert again.graph.digest == best.graph.digest

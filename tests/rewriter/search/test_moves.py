@@ -115,3 +115,25 @@ def test_moves_that_exclude_each_other_each_have_the_first_turn() -> None:
     moves = moves_of(rules, TableCosts(Sqrt=0.1, Exp=0.5, Softplus=0.2))
     children = [ops(child.graph) for child in Expansion(moves).children(moves.start(graph), 0.0)]
     assert ["Softplus", "Sqrt", "Relu", "Sigmoid"] in children and ["Softplus", "Tanh", "Exp", "Sigmoid"] in children
+
+
+def test_what_others_read_goes_on_to_cost_what_it_does() -> None:
+    """Of Relu(Tanh(Neg(x))) all three go away, but for those that are read elsewhere or are results, and what they read."""
+    costs = TableCosts(Neg=1.0, Tanh=10.0, Relu=100.0)
+    whole = rule("Relu(Tanh(Neg(X)))", "Sigmoid(X)", "X:[m,n]")
+
+    def most(*read: str) -> float:
+        b = Builder()
+        neg = b.op("Neg", b.input("[4,4]"))
+        tanh = b.op("Tanh", neg)
+        beside = {"neg": neg, "tanh": tanh, "neg within": b.op("Exp", neg), "tanh within": b.op("Exp", tanh)}
+        moves = moves_of([whole], costs)
+        candidate = moves.start(b.graph(b.op("Relu", tanh), *(beside[name] for name in read)))
+        (matches,) = [group.matches for group in moves.groups(candidate) if group.direction.forward]
+        taken = moves.take(candidate, matches)
+        assert taken is not None and candidate.cost - taken.cost <= moves.most_saved(candidate, matches)
+        return moves.most_saved(candidate, matches)
+
+    assert most() == 111.0
+    assert most("neg") == most("neg within") == 110.0
+    assert most("tanh") == most("tanh within") == most("tanh", "neg") == 100.0

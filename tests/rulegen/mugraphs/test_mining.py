@@ -23,6 +23,7 @@ from rewriter.cost.devices import get_device
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.custom import CustomKernels
+from rewriter.kernels.places import end_of, once
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.search.candidate import Candidate
 from rewriter.search.match import Match
@@ -240,6 +241,13 @@ def test_a_file_of_what_was_found_is_checked_once_and_again_where_it_is_used(
             refused
         )
     assert 0 < len(set(checked)) < len(stored), "what is not used is not read again"
+
+
+def test_a_place_is_one_whatever_the_order_of_the_operands_of_a_sum(found: tuple[Graph, list[Rule]]) -> None:
+    graph, rules = found
+    matched = [matches for _, matches in KernelProposals(lambda: rules).known(graph)]
+    assert matched and all(len({end_of(match) for match in matches}) == len(matches) for matches in matched)
+    assert len(once([*matched[0], *matched[0]])) == len(matched[0])
 
 
 def test_several_processes_find_what_one_finds(lora: Path, tmp_path: Path) -> None:
