@@ -16,7 +16,7 @@ from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import Dim, evaluate_dim, shape_at
 from rewriter.reference import InputError, bind_shape, bind_sizes, choices, random_inputs, sizes_that_run
-from rewriter.run.probes import InputProbe, model_probes, run_first, sizes_beyond
+from rewriter.run.probes import InputProbe, model_probes, probes_at, run_first, sizes_beyond
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
 __all__ = ["SEEDS", "CommonInputs", "common_inputs", "fed_to", "is_overridable"]
@@ -121,7 +121,9 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
     only_at = dict[str, Dim]()
     for name in () if asked or limit.is_reached() else _unvaried(before, probes):
         wanted = [n for n in _SEVERAL if n != sizes[name]]
-        several = [probe for n in wanted for probe in _at(before, after, {**sizes, name: n}, f"{name} = {n}")]
+        others = [{**sizes, name: n} for n in wanted]
+        others = [other for other in others if room is None or _held(before, other) <= room // 2]
+        several = [probe for probe in probes_at(before, sizes, others, SEEDS[0]) if not _not_taken(after, probe)]
         further, without = run_first([several], run)
         probes += [each.probe for each in further]
         outputs += [each.outputs for each in further]
@@ -136,15 +138,6 @@ def _unvaried(before: Model, probes: Sequence[InputProbe]) -> list[str]:
     """The dimension symbols of a model that are one size on all inputs."""
     sizes = [_sizes_of(before, probe) for probe in probes]
     return [name for name, first in sizes[0].items() if all(each.get(name) == first for each in sizes)]
-
-
-def _at(before: Model, after: Model, sizes: Mapping[str, Dim], words: str) -> list[InputProbe]:
-    """Inputs at some sizes; none where they take too much memory, or the model after does not take them."""
-    room = memory_limit()
-    if room is not None and _held(before, sizes) > room // 2:
-        return []
-    probe = InputProbe(random_inputs(before, sizes, SEEDS[0]), words)
-    return [] if _not_taken(after, probe) else [probe]
 
 
 class _UsualRuns:

@@ -22,7 +22,7 @@ from rewriter.reference import NoReference, choices, few_parts, keeps_parts_apar
 from rewriter.run.task import Task
 from rewriter.runtime_env import RuntimeFailure
 
-__all__ = ["InputProbe", "RunProbe", "model_probes", "probes", "run_first", "sizes_beyond"]
+__all__ = ["InputProbe", "RunProbe", "model_probes", "probes", "probes_at", "run_first", "sizes_beyond"]
 
 _SCALES = (100.0, 0.01)
 """Of the floats of the probes, in the order of :func:`_other_sizes`."""
@@ -104,6 +104,16 @@ def model_probes(
         found.append([replace(probe, feed=few_parts(probe.feed, parts)) for probe in scaled])
     found += [drawn.probes(given, 1.0, seed, timed) for seed, given in enumerate(further, 31)]
     return found
+
+
+def probes_at(model: Model, sizes: Mapping[str, Dim], others: Sequence[Mapping[str, Dim]], seed: int) -> list[InputProbe]:
+    """Probes of the usual scale at some other sizes, of those of them that no kernel of onnxruntime is known to end at.
+
+    Args:
+        sizes: of the model's dimension symbols, as it is measured.
+    """
+    timed = choices(model, sizes)[0]
+    return _Drawn(model, sizes, timed).probes(others, 1.0, seed, timed)
 
 
 def run_first(
@@ -198,6 +208,21 @@ def _contradicts(model: Model, node: Node) -> bool:
     return (origin.domain, origin.op_type) in RUNTIME_OPERATORS
 
 
+def _may_scan_nothing(model: Model, node: Node, sizes: Mapping[str, Dim]) -> bool:
+    """Whether a node may be a Scan that goes over nothing along another axis than the first: onnxruntime ends the process."""
+    origin = None if node.origin is None else model.origins[node.origin]
+    if origin is None or origin.op_type != "Scan":
+        return False
+    told = {attribute.name: attribute for attribute in origin.attribute}
+    axes = list(told["scan_input_axes"].ints) if "scan_input_axes" in told else []
+    first = len(origin.input) - len(axes)  # what bodies read around the node comes behind its operands
+    for axis, value in zip(axes, node.inputs[first:], strict=False):
+        shape = shape_at(model.tables.types[value], sizes)
+        if axis and (shape is None or shape[axis] < 1):
+            return True
+    return False
+
+
 def _stretched(model: Model, node: Node, sizes: Mapping[str, Dim]) -> set[tuple[int, int]]:
     """The axes of an entrywise node, counted from the last, along which an operand is not as large as the result; its position.
 
@@ -250,7 +275,10 @@ class _Drawn:
         model, measured = self.model, self.measured
         nodes = tuple(model.tables.nodes)
         if sizes != measured and any(
-            _contradicts(model, node) or _stretched(model, node, sizes) - _stretched(model, node, measured) for node in nodes
+            _contradicts(model, node)
+            or _may_scan_nothing(model, node, sizes)
+            or _stretched(model, node, sizes) - _stretched(model, node, measured)
+            for node in nodes
         ):
             return False
         inputs = (shape_at(type_, sizes) for type_ in model.inputs.values())

@@ -83,6 +83,29 @@ def test_sizes_are_tried_where_no_probe_varies_one(tmp_path: Path) -> None:
     assert not comparison.inputs.only_at and comparison.inputs.probes[-1].words == "N = 2"
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_sizes_at_which_a_scan_may_go_over_nothing_are_not_tried(axis: int, tmp_path: Path) -> None:
+    """Along another axis than the first that ends the process (docs/upstream.md): only what comes before the 16th is left out."""
+
+    def scanned(name: str) -> ModelProto:
+        body = (
+            "body = b (float[B,4] p, float[B,4] c) => (float[B,4] n, float[B,4] o) { q = Add(p, r) n = Add(q, c) o = "
+            + name
+            + "(n) }"
+        )
+        axes = f"num_scan_inputs = 1, scan_input_axes = [{axis}], scan_output_axes = [{axis}]"
+        dims = "B,T,4" if axis else "T,B,4"
+        text = f"r = Relu(i) s = Slice(x, first, last, place) l, y = Scan<{axes}, {body}>(i, s) z = Identity(l)"
+        ends = f"(float[B,4] i, float[{dims}] x) => (float[B,4] z, float[P,Q,4] y)"
+        return small_model(f"{ends} {{ {text} }}", first=[16], last=[2**40], place=[axis])
+
+    shapes = {"i": (3, 4), "x": (3, 20, 4) if axis else (20, 3, 4)}
+    comparison = compared(tmp_path, scanned("Neg"), scanned("Abs"), shapes=shapes)
+    assert comparison.verdict is Equality.DIFFERENT, text_of(comparison)
+    short = [probe for probe in comparison.inputs.probes if probe.feed["x"].shape[axis] <= 16]
+    assert not short
+
+
 def test_a_mask_that_is_wrong_beyond_a_place_is_a_difference(tmp_path: Path) -> None:
     text = "s = Shape<start = 1, end = 2>(x) p = Slice(mask, zero, s, zero) u = Unsqueeze(p, one) y = Add(x, u)"
     models = []
