@@ -30,6 +30,7 @@ typedef void (*dot_block)(float *, int64_t, const float *, int64_t, const float 
     }
 DOT_BLOCK(1, 1)
 DOT_BLOCK(1, 2)
+DOT_BLOCK(1, 4)
 DOT_BLOCK(2, 1)
 DOT_BLOCK(2, 2)
 DOT_BLOCK(4, 1)
@@ -76,6 +77,8 @@ static __attribute__((noinline)) void dot_rest(float *c, int64_t c_m, const floa
 static void dot_slab(float *c, int64_t c_m, const float *a, int64_t a_m, const float *b, int64_t b_k, int64_t rows, int64_t columns,
                      int64_t depth) {
     int64_t n = 0;
+    for (; rows == 1 && n + 4 * DOT_LANES <= columns; n += 4 * DOT_LANES) /* two sums would wait for themselves */
+        dot_block_1_4(c + n, c_m, a, a_m, b + n, b_k, depth);
     for (; n + 2 * DOT_LANES <= columns; n += 2 * DOT_LANES) dot_rows(c + n, c_m, a, a_m, b + n, b_k, rows, 2, depth);
     if (n + DOT_LANES <= columns) dot_rows(c + n, c_m, a, a_m, b + n, b_k, rows, 1, depth), n += DOT_LANES;
     if (n < columns) dot_rest(c + n, c_m, a, a_m, b + n, b_k, rows, columns - n, depth);

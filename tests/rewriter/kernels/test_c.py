@@ -226,7 +226,7 @@ def test_matrices_are_turned(level: Level, columns: int, depth: int) -> None:
     np.testing.assert_array_equal(to, wanted)
 
 
-@pytest.mark.parametrize("columns", [1, 15, 16, 33, 69])
+@pytest.mark.parametrize("columns", [1, 15, 16, 33, 71])
 @pytest.mark.parametrize("depth", [0, 1, 64, 129, 300])
 @pytest.mark.parametrize("apart", [False, True])
 def test_tiles_are_multiplied_whatever_their_sizes(level: Level, columns: int, depth: int, apart: bool) -> None:
