@@ -365,19 +365,24 @@ class Proposer:
             self._try(search, course, short, early)
             return course.go_on()
         timeless = search.blind()
-        blind = timeless.within(spare() / 2, descent=spare()).glance(graph, banned, carried[:1])
+        blind = timeless.within(spare(), descent=spare()).descent(graph, banned)
         self._lead(blind)
         found = _priced(search, blind, blind.better, carried)
         if blind.interrupted:
             return found
         self._foresee(found)
-        seeds = found.better[:1]
         known: Searched | None = None
 
         def glance(is_due: Callable[[], bool]) -> Searched:
             nonlocal known
+            seeds = course.found.better[:1]
             known = search.within(spare()).until(is_due).glance(graph, banned, seeds, known.rest if known else None)
             return self._joined(search, known, course.found)
+
+        def glance_blindly(is_due: Callable[[], bool]) -> Searched:
+            nonlocal blind
+            blind = timeless.within(spare() / 2).until(is_due).glance(graph, banned, carried[:1], blind.rest)
+            return self._joined(search, blind, course.found)
 
         def rest_of_blind(is_due: Callable[[], bool]) -> Searched:
             nonlocal blind
@@ -391,7 +396,7 @@ class Proposer:
             )
             return self._joined(search, known, course.found)
 
-        course = _SearchParts(found, deque([glance]))
+        course = _SearchParts(found, deque([*([glance] if blind.better else []), glance_blindly, glance]))
         course.go_on(self._is_trial_due(early))
         self._foresee(course.found)
         course.parts += (rest_of_blind, rest_of_known)

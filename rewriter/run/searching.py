@@ -137,6 +137,10 @@ class ModelSearch:
         """As :meth:`run`, what it finds early."""
         return self.search.glance(graph, banned, seeds, rest)
 
+    def descent(self, graph: Graph, banned: frozenset[str]) -> Searched:
+        """The ways down to the first kernels alone, with which :meth:`glance` goes on."""
+        return self.search.descent(graph, banned)
+
     def shortened(self) -> ShortModel | None:
         """The model with its repeated layers shortened; ``None`` where there are none."""
         return shorten(self.model.graph, self.moves.matches.depth, opaque_kind(self.model))

@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from mugraph.garbage import rare_collections
 from mugraph.graph import Graph
@@ -26,10 +27,16 @@ from rewriter.search.strategy import BACKTRACKING, MoveKind, Strategy
 
 __all__ = ["Backtracking", "Rest", "SearchLimits", "Searched"]
 
-_SPENT = "the budget was spent"
+_SPENT, _LEFT = "the budget was spent", "only the ways down to kernels were gone"
 """Why a search stopped."""
 _HASTE = 4
 """By what patience is divided behind a seed, around which another search has looked already, and at a glance."""
+
+
+class _Reach(Enum):
+    """How far a search goes: to its ways down to kernels, until what is expanded brings nothing for a while, or to its end."""
+
+    DESCENT, GLANCE, WHOLE = range(3)
 
 
 def _unheard(_: Candidate) -> None:
@@ -134,7 +141,7 @@ class Backtracking:
                 saved nothing there, and the other way round.
             rest: of a glance of this search at the graph, which then is not begun anew.
         """
-        return self._searched(graph, banned, seeds, rest, is_brief=False)
+        return self._searched(graph, banned, seeds, rest, _Reach.WHOLE)
 
     def glance(
         self, graph: Graph, banned: frozenset[str] = frozenset(), seeds: Sequence[Candidate] = (), rest: Rest | None = None
@@ -143,10 +150,14 @@ class Backtracking:
 
         It ends with the first phase of the strategy; :meth:`run` goes on with the ``rest`` of what it returns.
         """
-        return self._searched(graph, banned, seeds, rest, is_brief=True)
+        return self._searched(graph, banned, seeds, rest, _Reach.GLANCE)
+
+    def descent(self, graph: Graph, banned: frozenset[str] = frozenset()) -> Searched:
+        """The ways down to the first kernels alone; :meth:`glance` and :meth:`run` go on with the ``rest`` of what it returns."""
+        return self._searched(graph, banned, (), None, _Reach.DESCENT)
 
     def _searched(
-        self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate], rest: Rest | None, *, is_brief: bool
+        self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate], rest: Rest | None, reach: _Reach
     ) -> Searched:
         began = time.monotonic()
         if rest is None:
@@ -157,8 +168,8 @@ class Backtracking:
         try:
             with rare_collections():
                 while rest.phases:
-                    self._go_through(rest, banned, seeds, is_brief)
-                    if is_brief:
+                    self._go_through(rest, banned, seeds, reach)
+                    if reach is not _Reach.WHOLE:
                         break
                     rest.leave_phase()
         except KeyboardInterrupt:
@@ -174,13 +185,14 @@ class Backtracking:
             rest=rest,
         )
 
-    def _go_through(self, rest: Rest, banned: frozenset[str], seeds: Sequence[Candidate], is_brief: bool) -> None:
+    def _go_through(self, rest: Rest, banned: frozenset[str], seeds: Sequence[Candidate], reach: _Reach) -> None:
         """A phase, from its beginning or from where it was left.
 
         Args:
             rest: whose first phase it is.
-            is_brief: it is left soon.
+            reach: how far it goes.
         """
+        is_brief = reach is not _Reach.WHOLE
         record, patience = rest.record, self.limits.patience // (_HASTE if is_brief else 1)
         now = time.monotonic()
         deadline = now + self.limits.seconds
@@ -202,6 +214,9 @@ class Backtracking:
         if not rest.has_descended:
             first = deadline if self.limits.descent is None else now + self.limits.descent
             self._descend(rest, rest.front.root, expansion, first)
+        if reach is _Reach.DESCENT:
+            record.stopped = _LEFT if rest.has_descended else _SPENT
+            return
         record.stopped = self._backtrack(expansion, record, rest.front, patience)
         self._tell(record)
         for own, front in rest.others.values():

@@ -162,8 +162,33 @@ def test_what_each_search_finds_early_comes_before_the_rest_of_either(source: Pa
         bench.store.put("of another model", 1.0)
         assert proposals_of(bench).searched.better[0].graph.digest == best[-1]
     first, second, *rest = asked
-    assert first == ("glance", False, [], False) and second == ("glance", True, best[:1], False)
+    assert first == ("glance", False, [], True) and second == ("glance", True, best[:1], False)
     assert rest == [("run", False, [], True), ("run", True, best[1:2], True)]
+
+
+def test_known_prices_come_in_as_soon_as_there_are_kernels(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tried early is the best by then: by the kernels found as if no price were known it is no good one."""
+    asked: list[tuple[str, bool, list[int], bool]] = []
+    best: list[int] = []
+    plain = {name: getattr(ModelSearch, name) for name in ("descent", "glance", "run")}
+
+    def told(name: str, *given: Any) -> Searched:
+        search, graph, banned, seeds, *rest = (*given, ()) if len(given) == 3 else given
+        asked.append((name, bool(search.costs.store.costs), [seed.graph.digest for seed in seeds], any(rest)))
+        found: Searched = plain[name](*given)
+        if name == "descent":
+            found = replace(found, better=plain["run"](search, graph, banned).better[-1:])
+        best.append(found.better[0].graph.digest)
+        return found
+
+    for name in plain:
+        monkeypatch.setattr(ModelSearch, name, lambda *given, name=name: told(name, *given))
+    with workbench(source, RULES) as bench:
+        bench.store.put("of another model", 1.0)
+        assert proposals_of(bench).searched.better[0].graph.digest == best[-1]
+    assert asked[:2] == [("descent", False, [], False), ("glance", True, best[:1], False)]
+    assert asked[2:4] == [("glance", False, [], True), ("glance", True, best[1:2], True)]
+    assert asked[4:] == [("run", False, [], True), ("run", True, best[3:4], True)]
 
 
 def test_the_best_candidate_rests_on_what_was_measured(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

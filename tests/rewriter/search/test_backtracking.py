@@ -186,6 +186,22 @@ def test_whatever_ends_a_glance_what_it_left_is_gone_on_with(way: str, asks: int
     assert {c.graph.digest for c in twice.better} >= {c.graph.digest for c in once.better}
 
 
+@pytest.mark.parametrize("asks", [1, 2, 1000])
+def test_ways_down_to_kernels_are_gone_by_themselves_and_once(asks: int) -> None:
+    graph = in_a_row("Neg", "Neg", "Exp", "Tanh")
+    search = backtracking([NEGATION], DEAR, alpha=1.1, kernels=(kernel_beside,))
+    left = iter(range(asks))
+    first = replace(search, is_wanted=lambda: next(left, None) is not None).descent(graph)
+    assert first.rest is not None and not first.expanded and first.rest.has_descended == (asks == 1000)
+    assert first.stopped == ("only the ways down to kernels were gone" if asks == 1000 else "the budget was spent")
+    once, twice = search.glance(graph), search.glance(graph, rest=first.rest)
+    assert (twice.better[0].cost, twice.expanded) == (once.better[0].cost, once.expanded)
+    assert {c.graph.digest for c in twice.better} == {c.graph.digest for c in once.better}
+    if asks == 1000:
+        assert [ops(c.graph) for c in first.better] == [["Neg", "Tanh"], ["Identity", "Exp", "Tanh"]], "nothing was expanded"
+        assert twice.rest is first.rest
+
+
 @pytest.mark.parametrize("asks", range(12))
 def test_a_seed_that_the_time_left_is_gone_on_from(asks: int) -> None:
     graph = adapters(1)
