@@ -106,6 +106,7 @@ def test_a_device_that_fails_leaves_it_to_the_processor(monkeypatch: pytest.Monk
     assert device.product(a, b) is None
 
 
+@pytest.mark.filterwarnings("ignore:Specified provider")
 def test_a_device_that_does_not_open_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(products.PROVIDERS, "cpu", "NoSuchProvider")
     device = DeviceProducts("cpu")
