@@ -68,6 +68,15 @@ def test_what_misses_is_named_with_the_measure_by_which_it_does(
     assert words == said and found == pytest.approx(excess)
 
 
+def test_an_output_that_misses_nothing_but_what_a_far_original_gives_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error of another output was told, which was none: a greatest entry beside NaN, say, that onnxruntime gives."""
+    acceptance = _compare(0.0, tmp_path, monkeypatch)
+    acceptance.own_errors = [[INFINITE]]
+    assert acceptance.miss([INFINITE]) == (0.0, "y is not what the original gives, which is itself far from exact numbers")
+
+
 _IF = """<ir_version: 10, opset_import: ["" : 20]> g (float16[N] x, bool c) => (float16[N] y, float16[{0}] z) {{
     a = Relu(x) y = Neg(a)
     z = If(c) <then_branch: graph = t () => (float16[{0}] t) {{ t = Identity(a) }},
