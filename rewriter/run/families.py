@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import replace
 
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.onnx.kinds import opaque_kind
 from mugraph.terms.shape import ShapeError, Undecided
+from rewriter.run.records import MALFORMED, CandidateRecord
 from rewriter.run.rules_ahead import begin_objections
 from rewriter.run.searching import ModelSearch
 from rewriter.run.workbench import Workbench
@@ -21,10 +22,7 @@ from rewriter.runtime_env import digest
 from rewriter.search.candidate import Candidate
 from rewriter.search.families import ModelFamily, family_of
 from rewriter.search.layers import ShortModel
-from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Trust
-from rules_db.trust.interpreted import kernel_of_rule
-from rules_db.trust.rule import Rule
 
 __all__ = ["FamilyMemory"]
 
@@ -33,37 +31,12 @@ _VERSION = 1
 _BEGAN = "the search began with what an earlier run found for a model of these layers; --no-verdict-cache begins with nothing"
 
 
-@dataclass(frozen=True, slots=True)
-class _FamilyRecord:
-    """How a model of a family was made faster.
-
-    Attributes:
-        moves: directions and the names of their sites in the family.
-        kernels: the rules among them that hold kernels.
-    """
-
-    moves: list[tuple[str, list[str]]]
-    kernels: list[Rule]
-
-    def text(self) -> str:
-        """As JSON."""
-        return json.dumps({"moves": self.moves, "kernels": [format_rule(rule) for rule in self.kernels]})
-
-    @staticmethod
-    def parse(text: str) -> _FamilyRecord | None:
-        """Reads :meth:`text`; ``None`` where that is none."""
-        try:
-            record = json.loads(text)
-            moves = [(_string(rule), list(map(_string, keys))) for rule, keys in record["moves"]]
-            return _FamilyRecord(moves, [parse_rule(_string(rule)) for rule in record["kernels"]])
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            return None
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
+def _parsed(text: str | None) -> CandidateRecord | None:
+    """What the store says; ``None`` where that is none."""
+    try:
+        return None if text is None else CandidateRecord.of_json(json.loads(text))
+    except MALFORMED:
+        return None
 
 
 class FamilyMemory:
@@ -88,14 +61,15 @@ class FamilyMemory:
         if not (task.measures and task.options.use_verdicts):
             return None
         self._family = family_of(short, opaque_kind(task.model))
-        text = None if self._family is None else self._bench.store.verdict(self._key(self._family))
-        record = None if text is None else _FamilyRecord.parse(text)
-        if self._family is None or record is None or (record.kernels and not self._bench.kernels.can_be_used):
+        if self._family is None:
+            return None
+        record = _parsed(self._bench.store.verdict(self._key(self._family)))
+        if record is None or (record.kernels and not self._bench.kernels.can_be_used):
             return None
         moves = [(direction, keys) for direction, keys in record.moves if direction.rstrip("<>") not in banned]
         objections, made = begin_objections(record.kernels, Trust(task.options.trust)), None
         try:
-            made = search.retraced_in(short.graph, moves, record.kernels, self._family.key)
+            made = search.retraced_in(short.graph, replace(record, moves=moves), self._family.key)
         except (InvalidBlock, ShapeError, Undecided):  # a kernel without a schedule
             pass
         finally:
@@ -114,11 +88,8 @@ class FamilyMemory:
         """
         if self._family is None:
             return
-        steps = [move.recorded(self._family.key) for move in winner.moves]
-        rules = {move.direction.rule.id: move.direction.rule for move in winner.moves}
-        kernels = [rule for rule in rules.values() if kernel_of_rule(rule) is not None]
-        record = _FamilyRecord([(step.direction.id, sorted(step.keys)) for step in steps], kernels)
-        self._bench.store.remember(self._key(self._family), record.text())
+        record = CandidateRecord.of(winner, self._family.key)
+        self._bench.store.remember(self._key(self._family), json.dumps(record.as_json()))
 
     def _key(self, family: ModelFamily) -> str:
         """Where the record is kept: what was measured elsewhere, for other sizes or under other options, is another one."""

@@ -20,17 +20,15 @@ from rewriter.run.judging import Judge
 from rewriter.run.likeness import likeness
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Incumbent
+from rewriter.run.records import MALFORMED, CandidateRecord
 from rewriter.run.rules_ahead import begin_objections
-from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
+from rewriter.run.searching import ModelSearch, UnknownRule, new_search
 from rewriter.run.task import Task
 from rewriter.run.timings import Speed
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import digest
 from rewriter.search.candidate import Candidate
-from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.certificate import Trust
-from rules_db.trust.interpreted import kernel_of_rule
-from rules_db.trust.rule import Rule
 
 __all__ = ["StaleVerdict", "Verdicts"]
 
@@ -56,15 +54,13 @@ class _StoredVerdict:
 
     Attributes:
         outcome: of the run that found it.
-        moves: those that lead to the written model.
-        graph: digest of what they lead to; ``None`` for the original.
-        kernels: the rules among them that hold kernels, which a search finds anew each time.
+        made: how the written model was made.
+        graph: digest of what that leads to; ``None`` for the original.
     """
 
     outcome: Outcome
-    moves: list[tuple[str, list[str]]]
+    made: CandidateRecord
     graph: str | None
-    kernels: list[Rule]
 
     @property
     def is_gain(self) -> bool:
@@ -73,9 +69,7 @@ class _StoredVerdict:
 
     def text(self) -> str:
         """As JSON."""
-        kernels = [format_rule(rule) for rule in self.kernels]
-        record = {"outcome": self.outcome.record(), "moves": self.moves, "graph": self.graph, "kernels": kernels}
-        return json.dumps(record)
+        return json.dumps({"outcome": self.outcome.record(), **self.made.as_json(), "graph": self.graph})
 
     @staticmethod
     def parse(text: str, task: Task) -> _StoredVerdict:
@@ -83,18 +77,9 @@ class _StoredVerdict:
         try:
             record = json.loads(text)
             outcome = Outcome.of_record(record["outcome"], task.name, str(task.output))
-            moves = [(_text(rule), list(map(_text, keys))) for rule, keys in record["moves"]]
-            kernels = [parse_rule(_text(rule)) for rule in record["kernels"]]
-            return _StoredVerdict(outcome, moves, record["graph"], kernels)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+            return _StoredVerdict(outcome, CandidateRecord.of_json(record), record["graph"])
+        except MALFORMED as problem:
             raise StaleVerdict(f"not a verdict: {problem}") from None
-
-
-def _text(value: object) -> str:
-    """A text of a record. Raises TypeError for anything else."""
-    if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
-    return value
 
 
 def _without_gains(outcome: Outcome) -> list[Fired]:
@@ -219,13 +204,8 @@ class Verdicts:
             keys += [self._alike.incumbent, *([self._alike.verdict] if decision.is_verdict else [])]
         if not keys:
             return
-        rules = {} if winner is None else {move.direction.rule.id: move.direction.rule for move in winner.moves}
-        kept = _StoredVerdict(
-            outcome,
-            [] if winner is None else recorded_moves(self._bench.task.model, winner),
-            None if winner is None else winner.graph.content_digest(),
-            [rule for rule in rules.values() if kernel_of_rule(rule) is not None],
-        )
+        made = CandidateRecord([], []) if winner is None else CandidateRecord.of(winner, self._bench.task.model.tables.key)
+        kept = _StoredVerdict(outcome, made, None if winner is None else winner.graph.content_digest())
         self._bench.store.remember_all(dict.fromkeys(keys, kept.text()))
 
     def _is_beaten(self, keys: _Keys, outcome: Outcome) -> bool:
@@ -265,7 +245,7 @@ class Verdicts:
         """The judgement on what a record's moves lead to. Raises StaleVerdict where that is another model, or not right."""
         bench = self._bench
         self._judge.original.prepare(times=False)
-        search = new_search(bench, {direction.rstrip("<>") for direction, _ in record.moves})
+        search = new_search(bench, {direction.rstrip("<>") for direction, _ in record.made.moves})
         judgement = self._judge.judge_again(search, self._retraced(search, record))
         if judgement.winner is None or judgement.winner.graph.content_digest() != record.graph:
             raise StaleVerdict(f"what its moves lead to is not accepted: {judgement.message or 'a part of it is wrong'}")
@@ -273,9 +253,9 @@ class Verdicts:
 
     def _retraced(self, search: ModelSearch, record: _StoredVerdict) -> Candidate:
         """The candidate that a record's moves lead to. Raises StaleVerdict where that is another model, or rests on no proof."""
-        objections = begin_objections(record.kernels, Trust(self._bench.task.options.trust))
+        objections = begin_objections(record.made.kernels, Trust(self._bench.task.options.trust))
         try:
-            candidate = search.retraced(record.moves, record.kernels)
+            candidate = search.retraced(record.made)
         except UnknownRule as problem:
             raise StaleVerdict(str(problem)) from None
         finally:

@@ -20,6 +20,7 @@ from mugraph.terms.term import walk
 from rewriter.cost import CostModel, ProfileStore, RuntimeDirections
 from rewriter.run.branches import body_runs
 from rewriter.run.outcome import Assumed
+from rewriter.run.records import CandidateRecord
 from rewriter.run.workbench import Workbench
 from rewriter.search.backtracking import Backtracking, Rest, Searched, SearchLimits
 from rewriter.search.candidate import Candidate, Move, RecordedMove
@@ -34,10 +35,9 @@ from rewriter.search.prices import Prices
 from rewriter.search.ranges import Assumption, RangeOracle
 from rewriter.search.replay import replay, retrace, simplify
 from rewriter.search.strategy import STRATEGIES
-from rules_db.trust.rule import Rule
 from rules_db.trust.verbatim import keeps_operations
 
-__all__ = ["ModelSearch", "UnknownRule", "new_search", "recorded_moves"]
+__all__ = ["ModelSearch", "UnknownRule", "new_search"]
 
 _UNTIMED_EXPANSIONS = 300
 """Most expansions of a search that reads no clock."""
@@ -214,37 +214,35 @@ class ModelSearch:
         """The candidate with all that the runtime is expected to fuse written out."""
         return self.moves.fused(candidate)
 
-    def retraced(self, recorded: Sequence[tuple[str, Sequence[str]]], kernel_rules: Sequence[Rule]) -> Candidate:
+    def retraced(self, record: CandidateRecord) -> Candidate:
         """The candidate that recorded moves lead to, as far as they apply.
-
-        Args:
-            kernel_rules: rules with kernels that the moves are of, which only a search that proposes kernels knows.
 
         Raises:
             UnknownRule: a move is of no rule of the search.
         """
-        directions = self._directions(kernel_rules)
-        for rule, _ in recorded:
+        directions = self._directions(record)
+        for rule, _ in record.moves:
             if rule not in directions:
                 raise UnknownRule(f"rule {rule} is not among those of this run")
-        steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in recorded]
-        return retrace(self.moves, self.model.graph, steps, self.model.tables.key)
+        return self._retraced(self.model.graph, record, directions, self.model.tables.key)
 
-    def retraced_in(
-        self, graph: Graph, recorded: Sequence[tuple[str, Sequence[str]]], kernel_rules: Sequence[Rule], key: Callable[[int], str]
-    ) -> Candidate:
+    def retraced_in(self, graph: Graph, record: CandidateRecord, key: Callable[[int], str]) -> Candidate:
         """As :meth:`retraced`, in a graph of the model, without the moves of which the search has no rule.
 
         Args:
             key: the name that the sites' keys have for a value.
         """
-        directions = self._directions(kernel_rules)
-        steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in recorded if rule in directions]
+        return self._retraced(graph, record, self._directions(record), key)
+
+    def _retraced(
+        self, graph: Graph, record: CandidateRecord, directions: Mapping[str, Direction], key: Callable[[int], str]
+    ) -> Candidate:
+        steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in record.moves if rule in directions]
         return retrace(self.moves, graph, steps, key)
 
-    def _directions(self, kernel_rules: Sequence[Rule]) -> Mapping[str, Direction]:
-        """The directions of the search, by their ids, and those of rules with kernels."""
-        built = (Direction(rule, True, self.costs.provider) for rule in kernel_rules)
+    def _directions(self, record: CandidateRecord) -> Mapping[str, Direction]:
+        """The directions of the search, by their ids, and those of kernels that only a search that proposes them knows."""
+        built = (Direction(rule, True, self.costs.provider) for rule in record.kernels)
         return {direction.id: direction for direction in (*self.moves.matches.directions, *built)}
 
     def carried_over(self, recorded: Sequence[RecordedMove], graph: Graph) -> Candidate:
@@ -309,12 +307,6 @@ def _refuses_empty(op: str) -> bool:
     """Whether onnxruntime may refuse empty tensors: for operators that stand for several, that normalise or have windows."""
     record = get_operator(op)
     return record.composite or record.traits.rows is RowRole.NORMALISATION or record.traits.image is not None
-
-
-def recorded_moves(model: Model, candidate: Candidate) -> list[tuple[str, list[str]]]:
-    """A candidate's moves in terms that mean the same in another run: ids of directions, and keys of their sites."""
-    steps = [move.recorded(model.tables.key) for move in candidate.moves]
-    return [(step.direction.id, sorted(step.keys)) for step in steps]
 
 
 def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelSearch:

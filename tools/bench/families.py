@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,6 +23,7 @@ from mugraph.onnx.kinds import opaque_kind
 from rewriter.run.cleaning import computed
 from rewriter.run.clock import Clock
 from rewriter.run.options import Options
+from rewriter.run.records import CandidateRecord
 from rewriter.run.rules_ahead import begin_objections
 from rewriter.run.searching import ModelSearch, new_search
 from rewriter.run.target import choose_target
@@ -32,8 +33,6 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.families import ModelFamily, family_of
 from rewriter.search.layers import ShortModel
 from rules_db.trust.certificate import Trust
-from rules_db.trust.interpreted import kernel_of_rule
-from rules_db.trust.rule import Rule
 
 _NEAR = 1.01
 """Of the best cost of a search: what comes so near is almost as good."""
@@ -50,14 +49,6 @@ class FamilyMember:
     def whole(self, candidate: Candidate) -> float:
         """Microseconds of the whole model with what was found on the short one."""
         return self.search.lifted(self.short, candidate).candidate.cost
-
-
-@dataclass(slots=True)
-class FoundMoves:
-    """What was found for a model: directions with the names of their sites, and the rules of kernels."""
-
-    moves: list[tuple[str, list[str]]] = field(default_factory=list)
-    kernels: list[Rule] = field(default_factory=list)
 
 
 @contextmanager
@@ -91,7 +82,7 @@ def searched(one: FamilyMember) -> tuple[Candidate, float]:
     return best, next(seconds for cost, seconds in told if cost <= _NEAR * best.cost)
 
 
-def made_again(one: FamilyMember, found: FoundMoves) -> tuple[Candidate, float]:
+def made_again(one: FamilyMember, found: CandidateRecord) -> tuple[Candidate, float]:
     """The candidate of the short model that what was found elsewhere leads to, and the processor seconds until it is there.
 
     Raises:
@@ -99,25 +90,17 @@ def made_again(one: FamilyMember, found: FoundMoves) -> tuple[Candidate, float]:
     """
     began = time.process_time()
     objections = begin_objections(found.kernels, Trust.PROVED)
-    candidate = one.search.retraced_in(one.short.graph, found.moves, found.kernels, one.family.key)
+    candidate = one.search.retraced_in(one.short.graph, found, one.family.key)
     for rule, reason in objections().items():
         raise click.ClickException(f"the kernel of rule {rule} does not stand: {reason}")
     return candidate, time.process_time() - began
-
-
-def recorded(one: FamilyMember, candidate: Candidate) -> FoundMoves:
-    """The moves of a candidate, for other models of the family."""
-    steps = [move.recorded(one.family.key) for move in candidate.moves]
-    rules = {move.direction.rule.id: move.direction.rule for move in candidate.moves}
-    kernels = [rule for rule in rules.values() if kernel_of_rule(rule) is not None]
-    return FoundMoves([(step.direction.id, sorted(step.keys)) for step in steps], kernels)
 
 
 def table(models: Sequence[Path], device: str) -> Table:
     """By model: of the same family or not, and what is predicted, searched from nothing and made again."""
     columns = ("model", "as it came, µs", "searched, µs", f"s to {_NEAR:g} of it", "made again, µs", "s", "kernels")
     made = Table(*columns, title=f"predicted for {device}")
-    found, family = FoundMoves(), ""
+    found, family = CandidateRecord([], []), ""
     for path in models:
         again, seconds = "", ""
         if found.moves:
@@ -130,7 +113,7 @@ def table(models: Sequence[Path], device: str) -> Table:
             start = one.search.start().cost
             best, near = searched(one)
             if not found.moves:
-                found, family = recorded(one, best), one.family.digest
+                found, family = CandidateRecord.of(best, one.family.key), one.family.digest
             made.add_row(
                 *(path.stem, f"{start:.1f}", f"{one.whole(best):.1f}", f"{near:.2f}", again, seconds),
                 str(len(found.kernels)),

@@ -15,7 +15,8 @@ from onnx.parser import parse_model
 from mugraph.graph import Graph
 from rewriter.run.judgement import Predictions
 from rewriter.run.quarantine import Quarantine
-from rewriter.run.searching import ModelSearch, UnknownRule, new_search, recorded_moves
+from rewriter.run.records import CandidateRecord
+from rewriter.run.searching import ModelSearch, UnknownRule, new_search
 from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
 from tests.support.graphs import rule
@@ -29,13 +30,13 @@ def test_moves_are_reached_again_from_their_record(source: Path) -> None:
     with workbench(source, RULES) as bench:
         proposals = proposals_of(bench)
         (best, *_) = proposals
-        recorded = recorded_moves(bench.task.model, best.candidate)
-        assert {rule_ for rule_, _ in recorded} == {f"{r.id}>" for r in RULES}
-        again = new_search(bench).retraced(json.loads(json.dumps(recorded)), [])
+        recorded = CandidateRecord.of(best.candidate, bench.task.model.tables.key)
+        assert {rule_ for rule_, _ in recorded.moves} == {f"{r.id}>" for r in RULES}
+        again = new_search(bench).retraced(CandidateRecord.of_json(json.loads(json.dumps(recorded.as_json()))))
         assert again.graph.content_digest() == best.candidate.graph.content_digest()
-        assert [len(m) for m in (again.moves, new_search(bench).retraced([], []).moves)] == [2, 0]
+        assert [len(m) for m in (again.moves, new_search(bench).retraced(CandidateRecord([], [])).moves)] == [2, 0]
     with workbench(source, [NEGATION]) as bench, pytest.raises(UnknownRule, match=f"rule {CLAMP.id}> is not among"):
-        new_search(bench).retraced(recorded, [])
+        new_search(bench).retraced(recorded)
 
 
 def test_a_candidate_without_a_rule_keeps_the_others(source: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_verdict_that_does_not_hold_is_not_used(source: Path, tmp_path: Path, 
 
 
 def test_a_verdict_whose_kernels_do_not_compile_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewriter.run.remembering.kernel_of_rule", lambda rule_: rule_)
+    monkeypatch.setattr("rewriter.run.records.kernel_of_rule", lambda rule_: rule_)
     monkeypatch.setattr("rewriter.run.remembering.begin_objections", lambda *_: dict)  # these rules have no certificates
     with measuring(source) as bench:
         decision = decision_of(bench)
