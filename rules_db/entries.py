@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -72,7 +73,25 @@ class Entry:
         return rule
 
 
-class RuleBook(Sequence[Rule]):
+class _ReadOnDemand(Sequence[Rule]):
+    """Rules, each read when it is first asked for."""
+
+    @overload
+    def __getitem__(self, place: int) -> Rule: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Rule]: ...
+    def __getitem__(self, place: int | slice) -> Rule | Sequence[Rule]:
+        """Raises StoreError for a rule that cannot be read."""
+        if isinstance(place, slice):
+            return [self._at(number) for number in range(*place.indices(len(self)))]
+        return self._at(place)
+
+    @abstractmethod
+    def _at(self, place: int) -> Rule:
+        """Raises StoreError."""
+
+
+class RuleBook(_ReadOnDemand):
     """Rules, each read when it is first asked for.
 
     Args:
@@ -94,14 +113,7 @@ class RuleBook(Sequence[Rule]):
     def __len__(self) -> int:
         return len(self._rules)
 
-    @overload
-    def __getitem__(self, place: int) -> Rule: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Rule]: ...
-    def __getitem__(self, place: int | slice) -> Rule | Sequence[Rule]:
-        """Raises StoreError for a rule that cannot be read."""
-        if isinstance(place, slice):
-            return [self[number] for number in range(*place.indices(len(self)))]
+    def _at(self, place: int) -> Rule:
         rule = self._rules[place]
         if isinstance(rule, Entry):
             heed()
@@ -147,7 +159,7 @@ class RuleBook(Sequence[Rule]):
         return [self[place] for place, name in enumerate(self.ids) if name in ids]
 
 
-class _SomeRules(Sequence[Rule]):
+class _SomeRules(_ReadOnDemand):
     """Rules of a book, at some places."""
 
     def __init__(self, book: RuleBook, places: Sequence[int]) -> None:
@@ -156,14 +168,7 @@ class _SomeRules(Sequence[Rule]):
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, place: int) -> Rule: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Rule]: ...
-    def __getitem__(self, place: int | slice) -> Rule | Sequence[Rule]:
-        """Raises as that of the book."""
-        if isinstance(place, slice):
-            return _SomeRules(self._book, self._places[place])
+    def _at(self, place: int) -> Rule:
         return self._book[self._places[place]]
 
 

@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rules_db.entries import Entry, RuleBook, Usable
 from rules_db.files import StoreError, cache_folder
@@ -137,10 +136,10 @@ class PresumedRules(RuleBook):
         memory.put(fresh)
         return cls(standing, trust, memory, skipped, unchecked)
 
-    def __getitem__(self, place: int | slice) -> Any:
+    def _at(self, place: int) -> Rule:
         """Raises StoreError for a rule that cannot be read: what is remembered is not so, and is forgotten."""
         try:
-            return super().__getitem__(place)
+            return super()._at(place)
         except StoreError:
             self._memory.forget()
             raise
