@@ -17,7 +17,7 @@ from mugraph.ops.interp import evaluate, infer_types, taken_apart
 from mugraph.terms.shape import DataType, TensorType, evaluate_dim
 from mugraph.terms.term import Term, substitute, walk
 from rulegen.candidate import CandidateRule
-from rulegen.numeric.samples import arrange, dim_sizes, types_in_numbers, whole_numbers
+from rulegen.numeric.samples import arrange, dim_sizes, specialise, types_in_numbers, whole_numbers
 from rules_db.trust.condition import Condition
 from rules_db.trust.rule import FloatClass, dim_symbols
 
@@ -119,12 +119,21 @@ def _draw(kind: str, types: Mapping[str, TensorType], sizes: Mapping[str, int], 
 
 
 def _worst(
-    candidate: CandidateRule, kind: str, dtype: np.dtype, seed: int, sizes: Mapping[str, int], conditions: Sequence[Condition]
+    candidate: CandidateRule,
+    roots: Sequence[Term],
+    sizes: Mapping[str, int],
+    kind: str,
+    dtype: np.dtype,
+    seed: int,
+    conditions: Sequence[Condition],
 ) -> float:
-    """The worst relative error over the outputs; 0 is bit-identical, infinity says that NaN or infinity differ."""
+    """The worst relative error over the outputs; 0 is bit-identical, infinity says that NaN or infinity differ.
+
+    Args:
+        roots: both sides at some sizes.
+    """
     inputs = arrange(_draw(kind, candidate.types, sizes, seed), conditions)
     drawn = {k: v.astype(dtype) if v.dtype.kind == "f" else v for k, v in inputs.items()}
-    roots = [substitute(term, {}, dims=sizes) for term in (*candidate.source, *candidate.target)]
     with np.errstate(all="ignore"):
         values = evaluate(roots, ReproducibleReal(dtype), drawn)
         half, worst = len(candidate.source), 0.0
@@ -153,10 +162,12 @@ def float_test(
     Raises:
         ShapeError, Undecided: the sides have no types at the sizes that are drawn, or values that are too large to compute.
     """
+    drawn = list[tuple[list[Term], dict[str, int]]]()
     for draw in range(draws):
         sizes = _float_sizes(candidate, symbols, draw)
-        roots = [substitute(term, {}, dims=sizes) for term in (*candidate.source, *candidate.target)]
-        types_in_numbers(roots, {name: type_.at(sizes) for name, type_ in candidate.types.items()})
+        roots, types = specialise((*candidate.source, *candidate.target), candidate.types, sizes)
+        types_in_numbers(roots, types)
+        drawn.append((roots, sizes))
     kinds = ["normal", "positive"]
     ops = {term.op for term in walk((*candidate.source, *candidate.target))}
     kinds += [kind for op, kind in (("IsNaN", "special"), ("IsInf", "infinite")) if op in ops]
@@ -164,7 +175,7 @@ def float_test(
     for kind in kinds:
         for dtype in (np.dtype(np.float32), np.dtype(np.float16)):
             errors[kind, dtype] = max(
-                _worst(candidate, kind, dtype, seed + d, _float_sizes(candidate, symbols, d), conditions) for d in range(draws)
+                _worst(candidate, *program, kind, dtype, seed + d, conditions) for d, program in enumerate(drawn)
             )
     single, half = np.dtype(np.float32), np.dtype(np.float16)
     guarded = any(errors[kind, single] > _LOST[single] for kind in kinds if kind != "positive")
@@ -172,7 +183,7 @@ def float_test(
     error32, error16 = (max(errors[kind, dtype] for kind in kept) for dtype in (single, half))
     if error32 > _LOST[single] or error16 > _LOST[half]:
         return FloatVerdict(None, error32, error16, guarded)
-    if error32 == 0 and error16 == 0 and _sums_agree(candidate, _float_sizes(candidate, symbols, 0)):
+    if error32 == 0 and error16 == 0 and _sums_agree(candidate, drawn[0][1]):
         float_class = FloatClass.EXACT
     elif error32 <= 2.0**-18 and error16 <= 2.0**-5:
         float_class = FloatClass.REASSOCIATES
