@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -14,7 +13,7 @@ import numpy as np
 
 from mugraph.deadline import heed
 from mugraph.domains.base import FLOATS, WHOLE_NUMBERS
-from mugraph.graph import Graph, Node
+from mugraph.graph import Constant, Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import GraphBody
 from mugraph.ops import Entrywise, traits_of
@@ -289,19 +288,21 @@ class _ModelEvaluation:
             else:
                 self._compute(chain, stored, settled, {node: done(node) for node in chain}, runs)
 
+    def _constants(self, chain: Sequence[Node]) -> Mapping[int, Constant]:
+        """The constants that nodes read."""
+        constants = self.graph.tables.constants
+        return {v: constants[v] for node in chain for v in self._operands(node) if v in constants}
+
     def _weights(self, chain: Sequence[Node]) -> _Weights:
         """What nodes read of the model's constants: as it is stored, and in the arithmetic of the evaluation."""
-        constants = self.graph.tables.constants
-        stored = {v: constants[v].load() for node in chain for v in self._operands(node) if v in constants}
+        stored = {v: constant.load() for v, constant in self._constants(chain).items()}
         if self._bodies(chain[0]):
             return stored, {}
         return stored, {v: self._widened(array) if self.exact else np.asarray(array) for v, array in stored.items()}
 
     def _weights_ahead(self, chain: Sequence[Node]) -> Future[_Weights] | None:
         """What nodes will read, made by another thread while those before them are evaluated; ``None`` where that pays not."""
-        constants = self.graph.tables.constants
-        read = {v for node in chain for v in self._operands(node) if v in constants}
-        entries = sum(math.prod(shape_at(constants[v].type, {}) or ()) for v in read)
+        entries = sum(constant.type.size() for constant in self._constants(chain).values())
         if self._threads is None or not _LARGE <= entries <= _MOST_AHEAD:
             return None
         return self._threads.ahead(partial(self._weights, chain))

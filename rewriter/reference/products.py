@@ -87,7 +87,7 @@ class DeviceProducts:
     def _holding(self, b: np.ndarray) -> _DeviceMatrix:
         """Has the device hold a matrix. Raises RuntimeFailure."""
         with self._lock:
-            if self._held is None or not _is_same(self._held.matrix, b):
+            if self._held is None or self._held.place != _place(b):
                 self._held = None  # its memory is free for the next
                 with calling_runtime(self._device):
                     self._held = _DeviceMatrix(b, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(b), self._device, 0))
@@ -106,16 +106,17 @@ class DeviceProducts:
         return result
 
 
-def _is_same(matrix: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two arrays are the same part of the same memory, as two transpositions of one array are."""
-    places = (array.__array_interface__["data"] for array in (matrix, other))
-    return matrix.shape == other.shape and matrix.strides == other.strides and next(places) == next(places)
+def _place(matrix: np.ndarray) -> object:
+    """The part of memory that an array is: the same of two transpositions of one array, as long as one of them is there."""
+    return matrix.ctypes.data, matrix.shape, matrix.strides
 
 
 class _DeviceMatrix:
     """A matrix on the device, and what checks its products.
 
     Attributes:
+        matrix: as it was given, which keeps its place.
+        place: of that in memory.
         value: on the device.
         vector: a random one of as many entries as the matrix has columns.
         image: the matrix times that.
@@ -123,7 +124,7 @@ class _DeviceMatrix:
     """
 
     def __init__(self, matrix: np.ndarray, value: Any) -> None:
-        self.matrix, self.value = matrix, value
+        self.matrix, self.place, self.value = matrix, _place(matrix), value
         self.vector = np.random.default_rng().standard_normal(matrix.shape[1])
         with np.errstate(all="ignore"):
             self.image, self.norm = matrix @ self.vector, float(np.linalg.norm(matrix))

@@ -200,7 +200,7 @@ class Original:
     def _referred(self, beside: Beside) -> References:
         """The reference for the inputs that are compared first."""
         ahead = self._bench.reference_ahead
-        if self._bench.task.target.run_on != "cpu" and not (ahead and ahead.on_device):  # it is made by the processor
+        if self._bench.task.target.run_on != "cpu" and not (ahead and ahead.on_device):  # made by the processor alone
             beside.disturbs_no_more()
         return accept.first_reference(self._bench.task.model, *self._inputs, beside.is_wanted, ahead)
 
@@ -229,7 +229,7 @@ class Original:
 
         def ran(opening: float, running: float, is_captured: bool) -> None:
             self._ran(opening, running, is_captured)
-            if provider != "cpu":  # the reference is made by the processor
+            if provider != "cpu":  # the reference, which is left to wait for, says of itself whether it does
                 beside.disturbs_no_more()
 
         for number, chosen in enumerate(task.choices()):
