@@ -182,14 +182,14 @@ def other_attributes(pairing: Pairing, claim: EqualityClaim, only_at: Mapping[st
     read = [pairing.pair_of(value) for value in ours.operands(node)], [*map(pairing.stands_for, theirs.operands(other))]
     if read[0] != read[1]:
         return
-    pair = other.attrs, pairing.attrs_of(node)
-    there, everywhere = (
-        changed_attributes(
-            theirs.attributes(other, bind_attrs(pair[0], sizes)), ours.attributes(node, bind_attrs(pair[1], sizes))
-        )
-        for sizes in (only_at, {})
-    )
+    attrs = pairing.attrs_of(node)
+
+    def changed(sizes: Mapping[str, Dim]) -> Mapping[str, tuple[str, str]]:
+        before, after = bind_attrs(other.attrs, sizes), bind_attrs(attrs, sizes)
+        return changed_attributes(theirs.attributes(other, before), ours.attributes(node, after))
+
+    everywhere = changed({})
+    there = changed(only_at) if only_at else everywhere
     for name, (old, new) in everywhere.items():
-        if name not in there:
-            continue
-        yield f"{ours.label(node)}: {name} is {new}, not {old}, which shows on no input"
+        if name in there:
+            yield f"{ours.label(node)}: {name} is {new}, not {old}, which shows on no input"

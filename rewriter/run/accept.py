@@ -276,8 +276,8 @@ class Acceptance:
             that, and in words which output misses most, by which measure: 0 where none does, but gives something else than the
             original where this is far from the reference.
         """
-        worst_of_all = 0.0, "the outputs are not what they have to be"
-        rows = zip(self.output_names, errors, self.own_errors_by_output(), self.floors, strict=True)
+        worst_of_all, own_errors = (0.0, "the outputs are not what they have to be"), self.own_errors_by_output()
+        rows = zip(self.output_names, errors, own_errors, self.floors, strict=True)
         for name, error, own, floor in rows:
             for measure, found, its_own, least in (
                 (f"relative error {error.relative_l2:.1e} of {name}", error.relative_l2, own.relative_l2, floor),
@@ -287,7 +287,7 @@ class Acceptance:
                 excess = found / allowed if allowed else math.inf if found else 0.0
                 if excess > worst_of_all[0]:
                     worst_of_all = excess, f"{measure}, the original has {its_own:.1e}"
-        far = [name for name, own in zip(self.output_names, self.own_errors_by_output(), strict=True) if not own.is_small]
+        far = [name for name, own in zip(self.output_names, own_errors, strict=True) if not own.is_small]
         if worst_of_all[0] <= 1.0 and far:
             return 0.0, f"{' or '.join(far)} is not what the original gives, which is itself far from exact numbers"
         return worst_of_all

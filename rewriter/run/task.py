@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -141,13 +141,17 @@ def names_within(model: Model) -> list[str]:
 
 def names_rules(asked: str, rules: RuleBook) -> bool:
     """Whether a word is the identity of a rule, or the beginning of one."""
-    return any(name.startswith(asked.rstrip("<>")) for name in rules.ids)
+    return _is_named(asked, rules.ids)
+
+
+def _is_named(asked: str, names: Iterable[str]) -> bool:
+    return any(name.startswith(asked.rstrip("<>")) for name in names)
 
 
 def _check_asked(model: Model, rules: RuleBook, asked: str) -> None:
     """Sees whether there is what is to be explained. Raises InputError where that is no rule, no node and no value."""
     names = names_within(model)
-    if any(name.startswith(asked.rstrip("<>")) for name in rules.unchecked):
+    if _is_named(asked, rules.unchecked):
         raise InputError(f"--explain {asked}: there was no time to check that rule; --budget gives more, or run it again")
     if asked != "all" and asked not in names and not names_rules(asked, rules):
         near = get_close_matches(asked, filter(None, (*names, *rules.ids)), _ALIKE)
