@@ -97,6 +97,35 @@ OLMO2_CONFIG = {  # OLMo-2 1B, fewer layers and words: queries and keys normalis
     "vocab_size": 1000,
     "pad_token_id": 0,
 }
+DEBERTA_CONFIG = {  # DeBERTa-v3-base, with fewer layers and words: each layer attends to contents and to relative positions
+    "num_hidden_layers": 4,
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_attention_heads": 12,
+    "relative_attention": True,
+    "position_buckets": 256,
+    "pos_att_type": ["p2c", "c2p"],
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+    "vocab_size": 1000,
+}
+COHERE_CONFIG = {  # Command R's form: one normalisation without a bias before attention and MLP, rotary pairs side by side
+    "num_hidden_layers": 4,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 1000,
+}
+NEOX_CONFIG = {  # Pythia-410M, with fewer layers and words: rotary embedding of a quarter of a head
+    "num_hidden_layers": 4,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "vocab_size": 1000,
+}
 
 ARCHITECTURES: Mapping[str, ZooArchitecture] = {
     "bert": ZooArchitecture("BertModel", dict.fromkeys(BERT_INPUTS, (1, 128))),
@@ -157,6 +186,23 @@ SIZED_ARCHITECTURES: Mapping[str, ZooArchitecture] = {
     "dinov2_1": ZooArchitecture("Dinov2Model", IMAGE),
     "olmo2_1x256": ZooArchitecture("Olmo2Model", {"input_ids": (1, 256)}, OLMO2_CONFIG),
     "wav2vec2_1": ZooArchitecture("Wav2Vec2Model", {"input_values": (1, 16000)}),
+    "deberta_1x128": ZooArchitecture("DebertaV2Model", dict.fromkeys(("input_ids", "attention_mask"), (1, 128)), DEBERTA_CONFIG),
+    "bloom_1x128": ZooArchitecture(  # BLOOM-560M, with fewer layers and words: a slope per head instead of positions
+        "BloomModel",
+        dict.fromkeys(("input_ids", "attention_mask"), (1, 128)),
+        {"n_layer": 4, "hidden_size": 1024, "n_head": 16, "vocab_size": 1000},
+    ),
+    "xlnet_1x128": ZooArchitecture(
+        "XLNetModel", TOKENS, {"n_layer": 4, "d_model": 768, "n_head": 12, "d_inner": 3072, "vocab_size": 1000}
+    ),
+    "cohere_1x128": ZooArchitecture("CohereModel", TOKENS, COHERE_CONFIG),
+    "neox_1x128": ZooArchitecture("GPTNeoXModel", TOKENS, NEOX_CONFIG),
+    "beit_1": ZooArchitecture("BeitModel", IMAGE, {"num_hidden_layers": 4, "use_relative_position_bias": True}),
+    "siglip_1": ZooArchitecture("SiglipVisionModel", IMAGE, {"num_hidden_layers": 4}),
+    "segformer_1": ZooArchitecture("SegformerModel", IMAGE),
+    "mamba_1x64": ZooArchitecture(
+        "MambaModel", {"input_ids": (1, 64)}, {"num_hidden_layers": 2, "hidden_size": 768, "vocab_size": 1000}
+    ),
 }
 """The models that `tools.bench.gpu_models` measures, named by batch and, for texts, sequence length."""
 
