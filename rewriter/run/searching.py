@@ -316,7 +316,8 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         named: ids of the rules that it knows, where it is to make again what was found: its prices are those of the operators as
             they are written. ``None`` for all.
     """
-    rules = bench.relevant if named is None else bench.rules.named(named)
+    own = [rule for rule in bench.definitions if named is None or rule.id in named]
+    rules = bench.relevant if named is None else (*bench.rules.named(named), *own)
     fused = bench.runtime_directions if named is None else RuntimeDirections((), bench.store, bench.task.target.provider)
     task, options, clock = bench.task, bench.task.options, bench.clock
     model, target = task.model, task.target

@@ -17,6 +17,7 @@ from mugraph.deadline import BudgetSpent
 from mugraph.files import Scratch
 from mugraph.graph import Constant
 from mugraph.terms.shape import Dim
+from mugraph.terms.term import walk
 from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.known import known_table
 from rewriter.cost.store import ProfileStore, default_profile_path
@@ -33,6 +34,7 @@ from rewriter.run.rules_ahead import check_ahead
 from rewriter.run.target import asks_for_kernels
 from rewriter.run.task import Task, not_judged
 from rewriter.search.candidate import RecordedMove
+from rewriter.search.definitions import definitions_in
 from rewriter.search.ranges import ConstantRanges, read_by_guards
 from rewriter.search.strategy import STRATEGIES, MoveKind
 from rules_db.entries import RuleBook, not_used
@@ -176,9 +178,16 @@ class Workbench:
     @cached_property
     def relevant(self) -> Sequence[Rule]:
         """The rules that the model's operators may call for; where the run is to explain why some do not apply, all of them."""
+        own = self.definitions
         if self.task.options.explain is not None:
-            return self.rules
-        return self.rules.within({node.op for node in self.task.model.graph.nodes()})
+            return (*self.rules, *own) if own else self.rules
+        brought = (term.op for rule in own for term in walk(rule.target))
+        return (*self.rules.within({node.op for node in self.task.model.graph.nodes()}.union(brought)), *own)
+
+    @cached_property
+    def definitions(self) -> Sequence[Rule]:
+        """Rules that hold for this model's sizes: what some of its operators are defined as."""
+        return tuple(definitions_in(self.task.model.graph))
 
 
 def _unless_it_fails(holds: Presumption, notes: Notes, beside: Beside) -> None:

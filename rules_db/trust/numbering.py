@@ -14,7 +14,7 @@ from typing import Any
 from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.numbered import Numbered, NumberedArray
 from mugraph.ops.entries import array_of
-from mugraph.ops.interp import evaluate, infer_types
+from mugraph.ops.interp import evaluate, infer_types, taken_apart
 from mugraph.terms.shape import TensorType, concrete
 from mugraph.terms.term import var
 from rules_db.trust.condition import Condition
@@ -42,7 +42,10 @@ def repeat_numbering(rule: Rule) -> list[str]:
     if infinite:
         return [f"no condition says that {', '.join(infinite)} is finite"]
     types = infer_types([*rule.source, *rule.target], rule.types)
-    if any(shape is None or math.prod(shape) > MOST_ENTRIES for shape in (concrete(t.shape) for t in types.values())):
+    shapes = [concrete(type_.shape) for type_ in types.values()]
+    if None not in shapes and taken_apart(rule.source, rule.types) == taken_apart(rule.target, rule.types):
+        return []  # one program, under the names of what its operators are composed of: its entries are what they are
+    if any(shape is None or math.prod(shape) > MOST_ENTRIES for shape in shapes):
         return [f"a tensor has a symbolic size or more than {MOST_ENTRIES} entries"]
     domain = Numbered()
     try:

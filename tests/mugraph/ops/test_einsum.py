@@ -19,8 +19,12 @@ from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import LEAST_TESTS, interpret
 from tests.support.models import session
 
-SIZES = {"b": 2, "h": 3, "i": 4, "j": 5, "d": 6}
-PRODUCTS = ("bhid,bhjd->bhij", "bhij,bhjd->bhid", "bhij,bjhd->bihd", "bihd,bjhd->bhij", "id,dj->ij", "di,jd->ji", "hdi,hjd->jhi")
+SIZES = {"b": 2, "e": 7, "h": 3, "i": 4, "j": 5, "d": 6}
+PRODUCTS = (
+    *("bhid,bhjd->bhij", "bhij,bhjd->bhid", "bhij,bjhd->bihd", "bihd,bjhd->bhij", "id,dj->ij", "di,jd->ji", "hdi,hjd->jhi"),
+    *("bij,jhd->bihd", "bihd,hde->bie", "hdi,jdh->ij", "bihd,jhd->hijb", "bhid,hjd->bhij"),  # of several axes
+    *("bij,bj->bi", "bj,bjd->bd", "ij,ij->", "j,jd->d", "bhd,hd->b"),  # of no axis
+)
 """Equations of products; the letters' sizes are `SIZES`."""
 
 
@@ -50,7 +54,7 @@ def test_a_product_is_what_numpy_and_onnxruntime_make_of_it(equation: str) -> No
     (computed,) = record.run(Real(), node.attrs, arrays)
     np.testing.assert_allclose(computed, wanted, rtol=1e-12, atol=1e-12)
     (root,) = record.decompose(node.attrs, types)
-    assert {term.op for term in walk([root]) if not term.is_var} <= {"MatMul", "Transpose"}
+    assert {term.op for term in walk([root]) if not term.is_var} <= {"MatMul", "Reshape", "Transpose"}
     np.testing.assert_allclose(evaluate([root], Real(), dict(zip(("x0", "x1"), arrays, strict=True)))[root], computed)
     singles = [array.astype(np.float32) for array in arrays]
     (given,) = session(_model(equation, *shapes).SerializeToString()).run(None, dict(zip("xy", singles, strict=True)))
@@ -60,15 +64,11 @@ def test_a_product_is_what_numpy_and_onnxruntime_make_of_it(equation: str) -> No
 @pytest.mark.parametrize(
     ("equation", "shapes"),
     [
-        ("ij,jd", [(4, 5), (5, 6)]),  # the result is told by the letters' order
         ("i,j->ij", [(4,), (5,)]),
-        ("ij,ij->i", [(4, 5), (4, 5)]),
-        ("ij,ij->", [(4, 5), (4, 5)]),
-        ("bij,jhd->bihd", [(2, 4, 5), (5, 3, 6)]),  # two axes of columns
-        ("bihd,hde->bie", [(2, 4, 3, 6), (3, 6, 5)]),  # two that are summed
-        ("bij,bjd->id", [(2, 4, 5), (2, 5, 6)]),
+        ("ij,ij->ij", [(4, 5), (4, 5)]),
+        ("bij,jd->id", [(2, 4, 5), (5, 6)]),  # summed over an axis of one operand
         ("ii,ij->ij", [(4, 4), (4, 5)]),
-        ("...ij,...jd->...id", [(2, 4, 5), (2, 5, 6)]),
+        ("...ij,...jd->id", [(2, 4, 5), (2, 5, 6)]),
         ("ij->ji", [(4, 5)]),
         ("ij,jd,dh->ih", [(4, 5), (5, 6), (6, 3)]),
     ],
@@ -76,6 +76,27 @@ def test_a_product_is_what_numpy_and_onnxruntime_make_of_it(equation: str) -> No
 def test_what_is_no_product_of_matrices_is_left_alone(equation: str, shapes: list[tuple[int, ...]]) -> None:
     (node,) = load(_model(equation, *shapes)).graph.nodes()
     assert node.is_opaque
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "explicit"),
+    [
+        ("ij,jd", [(4, 5), (5, 6)], "ij,jd->di"),  # the result is told by the letters' order
+        ("ji,dj", [(5, 4), (6, 5)], "ji,dj->di"),
+        ("...ij, ...jd -> ...id", [(2, 3, 4, 5), (2, 3, 5, 6)], "abij,abjd->abid"),
+        ("...ij,...jd", [(2, 4, 5), (2, 5, 6)], "aij,ajd->adi"),
+        ("a...j,j...->a...", [(3, 2, 4, 5), (5, 2, 4)], "abcj,jbc->abc"),
+        ("...ij,...jd->...id", [(2, 1, 4, 5), (2, 3, 5, 6)], "abij,abjd->abid"),  # one axis is repeated
+    ],
+)
+def test_axes_without_a_letter_get_one(equation: str, shapes: list[tuple[int, ...]], explicit: str) -> None:
+    model = _model(equation, *shapes)
+    (node,) = load(model).graph.nodes()
+    assert dict(node.attrs)["equation"] == explicit
+    arrays = [np.random.default_rng(0).standard_normal(shape) for shape in shapes]
+    (computed,) = get_operator("Einsum").run(Real(), node.attrs, arrays)
+    (given,) = session(model.SerializeToString()).run(None, dict(zip("xy", (a.astype(np.float32) for a in arrays), strict=True)))
+    np.testing.assert_allclose(computed, given, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("summed", [("J", "L"), (1, "L"), ("J", 5)])
