@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import threading
 from dataclasses import replace
@@ -20,7 +21,7 @@ from rewriter.run.decision import decided
 from rewriter.run.footprint import on_disk
 from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.kernels import RunKernels
-from rewriter.run.outcome import Fired, Outcome
+from rewriter.run.outcome import Assumed, Fired, OperatorTime, Outcome, OutputError
 from rewriter.run.remembering import StaleVerdict, Verdicts
 from rewriter.run.writing import write
 from rules_db.exchange import format_rule
@@ -230,6 +231,51 @@ def test_an_outcome_is_read_back_from_its_record() -> None:
         Outcome.of_record({name: value for name, value in record.items() if name != "fired"}, "m", "o")
     with pytest.raises(TypeError):
         Outcome.of_record({**record, "fired": [{"rule": "a>", "where": []}]}, "m", "o")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("latency", "ratio"), 0),
+        (("latency", "ratio"), math.nan),
+        (("latency", "original"), 0.0),
+        (("latency", "low"), math.inf),
+        (("latency", "ratios", 0), math.nan),
+        (("latency", "ratios", 0), 1e300),
+        (("latency", "candidate"), 10**400),
+        (("predicted_before",), 10**400),
+        (("generated",), 10**4000),
+        (("fired", 0, "gain_microseconds"), "much"),
+        (("fired", 0, "rule"), 7),
+        (("fired", 0, "where", 0), None),
+        (("assumed", 0, "assumption"), 7),
+        (("assumed", 0, "nodes", 0), {}),
+        (("times", 0, "microseconds_after"), -1.0),
+        (("times", 0, "nodes_after"), math.inf),
+        (("error_before", "relative_l2"), 10**400),
+        (("output_errors", 0, "output"), 7),
+    ],
+)
+def test_an_outcome_holds_what_a_run_can_measure_alone(place: tuple[str | int, ...], value: Any) -> None:
+    """What a cache says is told in a summary and drawn in a report: no number may be any that JSON can write."""
+    error = Error(math.inf, 2.0)
+    outcome = Outcome(
+        *("m", "o", True),
+        fired=(Fired("a>", "x -> y", "proved", 2, -1.5, ("p", "q")),),
+        assumed=(Assumed("nothing is 0", "--budget 0", ("a>",), ("p",)),),
+        speed=timings.Speed(replace(FASTER, ratios=(0.5, 0.6))),
+        error_before=error,
+        output_errors=(OutputError("y", error, error),),
+        times=(OperatorTime("Add", 1, 1, 2.0, 1.0, 0.5, 0.5),),
+    )
+    record = json.loads(json.dumps(outcome.record()))
+    assert Outcome.of_record(record, "m", "o") == replace(outcome, cached_verdict=True)
+    spot: Any = record
+    for step in place[:-1]:
+        spot = spot[step]
+    spot[place[-1]] = value
+    with pytest.raises((TypeError, AttributeError)):
+        Outcome.of_record(record, "m", "o")
 
 
 def test_what_is_written_is_what_was_decided(source: Path) -> None:
