@@ -217,7 +217,8 @@ class Outcome:
             values[name] = _checked(values[name], plain[name])
         values["fired"] = tuple(map(_fired, record["fired"]))
         values["assumed"] = tuple(
-            Assumed(*_texts([a["assumption"], a["option"]]), _texts(a["rules"]), _texts(a["nodes"])) for a in record["assumed"]
+            Assumed(_checked(a["assumption"], str), _checked(a["option"], str), _texts(a["rules"]), _texts(a["nodes"]))
+            for a in record["assumed"]
         )
         if "times" in values:
             values["times"] = tuple(OperatorTime(**_row(row)) for row in record["times"])
@@ -273,9 +274,9 @@ def _row(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked(value: Any, kind: type) -> Any:
     """A value of JSON that is of a kind; a whole number is a number, and none is beyond `_MOST`. Raises TypeError."""
-    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
+    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, int | float if kind is float else kind):
         raise TypeError(f"{repr(value)[:80]} is no {kind.__name__}")
-    if kind in (int, float) and not -_MOST <= value <= _MOST:
+    if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
         raise TypeError("no run counts so many")
     return value
 

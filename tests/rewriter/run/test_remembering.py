@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from rewriter.reference import Error
-from rewriter.run import accept, checking, timings
+from rewriter.run import accept, checking, searching, timings
 from rewriter.run.accept import Acceptance
 from rewriter.run.decision import decided
 from rewriter.run.footprint import on_disk
@@ -23,6 +23,7 @@ from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.kernels import RunKernels
 from rewriter.run.outcome import Assumed, Fired, OperatorTime, Outcome, OutputError
 from rewriter.run.remembering import StaleVerdict, Verdicts
+from rewriter.run.searching import new_search
 from rewriter.run.writing import write
 from rules_db.exchange import format_rule
 from tests.support.runs import FASTER, ops, workbench
@@ -179,6 +180,19 @@ def test_a_verdict_that_does_not_hold_is_not_used(source: Path, tmp_path: Path, 
         with pytest.raises(StaleVerdict, match=reason):
             verdicts.replayed(bench.store.verdict(key))
         assert verdicts.recall() is None
+
+
+def test_a_verdict_of_more_moves_than_there_is_time_for_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with measuring(source) as bench:
+        decision = decision_of(bench)
+        Verdicts(bench, judge_of(bench)).remember(decision, write(bench, decision))
+    monkeypatch.setattr(searching, "_AGAIN", 0.0)
+    monkeypatch.setattr(searching, "_LEAST_AGAIN", -1.0)
+    with measuring(source) as bench:
+        verdicts = Verdicts(bench, judge_of(bench))
+        assert verdicts.recall() is None and verdicts.incumbent(new_search(bench)) is None
+        with pytest.raises(StaleVerdict, match="to make 2 moves again takes too long"):
+            verdicts.replayed(bench.store.verdict(verdicts._own.verdict))
 
 
 def test_a_verdict_whose_kernels_do_not_compile_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
