@@ -363,7 +363,7 @@ class ComparedModel:
 
     def rounded_by(self, node: Node) -> DataType | None:
         """The type to which a node's results were rounded: by itself, or since the runtime computed them in their own type."""
-        if not node.is_opaque or self.bodies(node):
+        if not node.is_opaque:
             return self.rounds_to(node)
         types = {DataType.FLOAT if type_ is None else type_.dtype for type_ in map(self.graph.type, node.values)}
         return max(types & FLOORS.keys(), key=FLOORS.__getitem__, default=None)

@@ -29,6 +29,8 @@ _WAITING = 30.0
 """Seconds that a process waits for the transaction of another."""
 
 
+_LARGEST = 1 << 23
+"""Bytes of a row of the file, at most: what is remembered takes some ten thousand. A larger one is of no run."""
 _LONGEST = 3.6e9
 """Microseconds that no operator takes."""
 
@@ -94,6 +96,7 @@ class ProfileStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Transactions are ours: the driver would begin one at the first change, after what was read.
             self._connection = sqlite3.connect(path, timeout=_WAITING, isolation_level=None, check_same_thread=False)
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST)
             with self._writing(self._connection) as connection:
                 for table in _TABLES:  # another process may make them at the same time
                     connection.execute(table)
@@ -200,8 +203,8 @@ class ProfileStore:
         self.remember_all({key: value})
 
     def remember_all(self, verdicts: Mapping[str, str]) -> None:
-        """Several verdicts in one transaction."""
-        self._write(_PUT_VERDICT, list(verdicts.items()))
+        """Several verdicts in one transaction, but for those that are too large to be read again."""
+        self._write(_PUT_VERDICT, [(key, text) for key, text in verdicts.items() if len(key) + 4 * len(text) < _LARGEST])
 
     def _write(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
         if self._connection is not None and rows:

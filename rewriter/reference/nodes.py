@@ -230,7 +230,8 @@ def _run_alone(
             raise NoReference(f"the reference cannot be computed: {label} reads '{names[value]}', which is no tensor")
         dtype = type_.dtype if type_ is not None else dtypes.get(value) or DataType.from_numpy(array.dtype)
         infos.append(onnx.helper.make_tensor_value_info(names[value], int(dtype), array.shape))
-        feeds[names[value]] = np.asarray(array).astype(dtype.numpy())
+        with np.errstate(all="ignore"):
+            feeds[names[value]] = np.asarray(array).astype(dtype.numpy())
     unique = {info.name: info for info in infos}
     results = [onnx.ValueInfoProto(name=name) for name in origin.output if name]
     body = onnx.helper.make_graph([origin], "one", list(unique.values()), results)

@@ -85,7 +85,7 @@ def use_of(model: Model, name: str, sizes: Mapping[str, Dim]) -> InputUse:
                     numbers.update(dict.fromkeys((number, *beside)))
                 else:
                     last = max(last, _last_position(model, other, told, sizes))
-        elif op_type in _SIZING:
+        elif op_type in _SIZING or (op_type == "Loop" and position == 0):  # how often it turns, not what it begins with
             is_size = True
         elif op_type == "If" and position == 0:  # the others are what its branches read
             decides = True

@@ -16,7 +16,7 @@ from mugraph.onnx.kinds import opaque_kind
 from mugraph.terms.shape import ShapeError, Undecided
 from rewriter.run.records import MALFORMED, CandidateRecord
 from rewriter.run.rules_ahead import begin_objections
-from rewriter.run.searching import ModelSearch
+from rewriter.run.searching import ModelSearch, Unrepeatable
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import digest
 from rewriter.search.candidate import Candidate
@@ -70,7 +70,7 @@ class FamilyMemory:
         objections, made = begin_objections(record.kernels, Trust(task.options.trust)), None
         try:
             made = search.retraced_in(short.graph, replace(record, moves=moves), self._family.key)
-        except (InvalidBlock, ShapeError, Undecided):  # a kernel without a schedule
+        except (InvalidBlock, ShapeError, Undecided, Unrepeatable):  # a kernel without a schedule, say
             pass
         finally:
             problems = objections()

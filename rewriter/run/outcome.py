@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -208,26 +208,28 @@ class Outcome:
             model, output: of the later run.
 
         Raises:
-            KeyError, TypeError: it is none.
+            KeyError, TypeError, AttributeError: it is none, or holds numbers that no run measures.
         """
         plain = {field.name: type(field.default) for field in fields(Outcome) if isinstance(field.default, str | int | float)}
         names = {field.name for field in fields(Outcome)} - {*_VOLATILE, "speed"}
         values: dict[str, Any] = {name: record[name] for name in names & {*record}}
         for name in names & {*record} & {*plain}:
             values[name] = _checked(values[name], plain[name])
-        values["fired"] = tuple(Fired(**{**fired, "where": tuple(fired["where"])}) for fired in record["fired"])
-        assumed = record["assumed"]
-        values["assumed"] = tuple(Assumed(a["assumption"], a["option"], tuple(a["rules"]), tuple(a["nodes"])) for a in assumed)
+        values["fired"] = tuple(map(_fired, record["fired"]))
+        values["assumed"] = tuple(
+            Assumed(_checked(a["assumption"], str), _checked(a["option"], str), _texts(a["rules"]), _texts(a["nodes"]))
+            for a in record["assumed"]
+        )
         if "times" in values:
             values["times"] = tuple(OperatorTime(**_row(row)) for row in record["times"])
         if "output_errors" in values:
             pairs = ((row["output"], row["before"], row["after"]) for row in record["output_errors"])
-            values["output_errors"] = tuple(OutputError(str(n), Error(**_numbers(b)), Error(**_numbers(a))) for n, b, a in pairs)
+            values["output_errors"] = tuple(OutputError(_checked(n, str), _error(b), _error(a)) for n, b, a in pairs)
         for name in ("dropped", "notes"):
-            values[name] = tuple(_checked(line, str) for line in record[name])
+            values[name] = _texts(record[name])
         values["speed"] = timings.Speed(**{part.name: _timing(record[part.name]) for part in fields(timings.Speed)})
         for name in ("error_before", "error_after"):
-            values[name] = Error(**_numbers(record[name])) if record[name] else None
+            values[name] = _error(record[name]) if record[name] else None
         return Outcome(model, output, **values, cached_verdict=True)
 
 
@@ -238,29 +240,60 @@ _VOLATILE = (
 """Fields that are each run's own."""
 
 
+_MOST = 1e12
+"""Of whatever a run counts or measures but for errors: as microseconds eleven days. What comes from a cache may be any number."""
+
+
 def _timing(record: Mapping[str, Any] | None) -> timings.Timing | None:
     """A timing of JSON. Raises TypeError, AttributeError."""
     if not record:
         return None
     ratios = tuple(_checked(ratio, float) for ratio in record.get("ratios", ()))
-    return timings.Timing(**_numbers({name: value for name, value in record.items() if name != "ratios"}), ratios=ratios)
+    timing = timings.Timing(**_numbers({name: value for name, value in record.items() if name != "ratios"}), ratios=ratios)
+    if min(timing.original, timing.candidate, timing.ratio) < 1 / _MOST:
+        raise TypeError("what was measured took no time")
+    return timing
+
+
+def _fired(record: Mapping[str, Any]) -> Fired:
+    """A rule that fired, in JSON. Raises KeyError, TypeError, AttributeError."""
+    fired = Fired(**{**record, "where": _texts(record["where"])})
+    for value, kind in ((fired.rule, str), (fired.text, str), (fired.evidence, str), (fired.sites, int)):
+        _checked(value, kind)
+    _checked(fired.gain_microseconds, float)
+    return fired
 
 
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of an :class:`OperatorTime` in JSON. Raises TypeError, AttributeError."""
-    return {"operator": _checked(record["operator"], str), **_numbers({k: v for k, v in record.items() if k != "operator"})}
+    numbers = _numbers({name: value for name, value in record.items() if name != "operator"})
+    if min(numbers.values(), default=0.0) < 0:
+        raise TypeError("a time is negative")
+    return {"operator": _checked(record["operator"], str), **numbers}
 
 
 def _checked(value: Any, kind: type) -> Any:
-    """A value of JSON that is of a kind; a whole number is a number. Raises TypeError."""
-    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
+    """A value of JSON that is of a kind; a whole number is a number, and none is beyond `_MOST`. Raises TypeError."""
+    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, int | float if kind is float else kind):
         raise TypeError(f"{repr(value)[:80]} is no {kind.__name__}")
+    if isinstance(value, int | float) and not -_MOST <= value <= _MOST:
+        raise TypeError("no run counts so many")
     return value
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """An object of JSON that holds numbers alone. Raises TypeError, AttributeError."""
     return {name: _checked(value, float) for name, value in record.items()}
+
+
+def _texts(values: Sequence[Any]) -> tuple[str, ...]:
+    """An array of JSON that holds texts alone. Raises TypeError."""
+    return tuple(_checked(value, str) for value in values)
+
+
+def _error(record: Mapping[str, Any]) -> Error:
+    """An error in JSON, which may be infinite. Raises TypeError, AttributeError."""
+    return Error(**{name: value if isinstance(value, float) else _checked(value, float) for name, value in record.items()})
 
 
 def _finite(value: Any) -> Any:

@@ -22,7 +22,7 @@ from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Incumbent
 from rewriter.run.records import MALFORMED, CandidateRecord
 from rewriter.run.rules_ahead import begin_objections
-from rewriter.run.searching import ModelSearch, UnknownRule, new_search
+from rewriter.run.searching import ModelSearch, Unrepeatable, new_search
 from rewriter.run.task import Task
 from rewriter.run.timings import Speed
 from rewriter.run.workbench import Workbench
@@ -256,7 +256,7 @@ class Verdicts:
         objections = begin_objections(record.made.kernels, Trust(self._bench.task.options.trust))
         try:
             candidate = search.retraced(record.made)
-        except UnknownRule as problem:
+        except Unrepeatable as problem:
             raise StaleVerdict(str(problem)) from None
         finally:
             problems = objections()

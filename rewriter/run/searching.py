@@ -6,6 +6,7 @@ The only module of a run that knows how searches are made and what they are aske
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -37,7 +38,7 @@ from rewriter.search.replay import replay, retrace, simplify
 from rewriter.search.strategy import STRATEGIES
 from rules_db.trust.verbatim import keeps_operations
 
-__all__ = ["ModelSearch", "UnknownRule", "new_search"]
+__all__ = ["ModelSearch", "Unrepeatable", "new_search"]
 
 _UNTIMED_EXPANSIONS = 300
 """Most expansions of a search that reads no clock."""
@@ -50,6 +51,8 @@ _NEGLIGIBLE, _DISTURBED = 0.002, 0.02
 measured."""
 _SEARCHING = 0.2
 """Share of the budget that one search may take."""
+_AGAIN, _LEAST_AGAIN = 0.25, 0.5
+"""Share of the budget in which recorded moves are made again, and seconds in any case: a cache may hold any number of them."""
 
 
 _DROPPED_BY = {
@@ -61,8 +64,8 @@ _DROPPED_BY = {
 }
 
 
-class UnknownRule(ValueError):
-    """A recorded move is of a rule that the search has not."""
+class Unrepeatable(ValueError):
+    """Recorded moves cannot be made again."""
 
 
 class ModelSearch:
@@ -74,10 +77,11 @@ class ModelSearch:
         model: the model.
         costs: the prices.
         search: at these prices, over the model's graph, or a shorter one with the same values.
+        patience: seconds in which recorded moves are made again, or are not.
     """
 
-    def __init__(self, model: Model, costs: CostModel, search: Backtracking) -> None:
-        self.model, self.costs, self.search = model, costs, search
+    def __init__(self, model: Model, costs: CostModel, search: Backtracking, patience: float = math.inf) -> None:
+        self.model, self.costs, self.search, self._patience = model, costs, search, patience
 
     @property
     def moves(self) -> Moves:
@@ -95,13 +99,12 @@ class ModelSearch:
             descent: seconds for its way down to the first kernels; ``None`` for as many.
         """
         limits = replace(self.search.limits, seconds=min(seconds, self.search.limits.seconds), descent=descent)
-        return self if self.is_untimed else ModelSearch(self.model, self.costs, replace(self.search, limits=limits))
+        return self if self.is_untimed else self._as(replace(self.search, limits=limits))
 
     def until(self, is_due: Callable[[], bool]) -> ModelSearch:
         """The same search, which is left as soon as something else is due."""
         is_wanted = self.search.is_wanted
-        search = replace(self.search, is_wanted=lambda: is_wanted() and not is_due())
-        return ModelSearch(self.model, self.costs, search)
+        return self._as(replace(self.search, is_wanted=lambda: is_wanted() and not is_due()))
 
     @property
     def is_untimed(self) -> bool:
@@ -114,14 +117,17 @@ class ModelSearch:
         What it likes best says little of what will be written: nobody is told of it.
         """
         blind = self._at(replace(self.costs, store=ProfileStore(None, self.costs.store.environment)))
-        return ModelSearch(self.model, blind.costs, blind.search.unheard())
+        return blind._as(blind.search.unheard())
 
     def cautious(self) -> ModelSearch:
         """The same search at prices by which a kernel that was timed goes before one that only looks as good."""
         return self._at(replace(self.costs, caution=_CAUTION))
 
     def _at(self, costs: CostModel) -> ModelSearch:
-        return ModelSearch(self.model, costs, replace(self.search, moves=self.moves.priced_anew(costs)))
+        return ModelSearch(self.model, costs, replace(self.search, moves=self.moves.priced_anew(costs)), self._patience)
+
+    def _as(self, search: Backtracking) -> ModelSearch:
+        return ModelSearch(self.model, self.costs, search, self._patience)
 
     def run(self, graph: Graph, banned: frozenset[str], seeds: Sequence[Candidate] = (), rest: Rest | None = None) -> Searched:
         """Candidates that beat a graph by the cost model. Ctrl-C ends the search with those until then.
@@ -218,12 +224,12 @@ class ModelSearch:
         """The candidate that recorded moves lead to, as far as they apply.
 
         Raises:
-            UnknownRule: a move is of no rule of the search.
+            Unrepeatable: a move is of no rule of the search, or they take too long.
         """
         directions = self._directions(record)
         for rule, _ in record.moves:
             if rule not in directions:
-                raise UnknownRule(f"rule {rule} is not among those of this run")
+                raise Unrepeatable(f"rule {rule} is not among those of this run")
         return self._retraced(self.model.graph, record, directions, self.model.tables.key)
 
     def retraced_in(self, graph: Graph, record: CandidateRecord, key: Callable[[int], str]) -> Candidate:
@@ -231,6 +237,9 @@ class ModelSearch:
 
         Args:
             key: the name that the sites' keys have for a value.
+
+        Raises:
+            Unrepeatable: they take too long.
         """
         return self._retraced(graph, record, self._directions(record), key)
 
@@ -238,7 +247,13 @@ class ModelSearch:
         self, graph: Graph, record: CandidateRecord, directions: Mapping[str, Direction], key: Callable[[int], str]
     ) -> Candidate:
         steps = [RecordedMove(directions[rule], frozenset(keys)) for rule, keys in record.moves if rule in directions]
-        return retrace(self.moves, graph, steps, key)
+        until = time.monotonic() + self._patience
+
+        def check() -> None:
+            if time.monotonic() > until:
+                raise Unrepeatable(f"to make {len(steps)} moves again takes too long")
+
+        return retrace(self.moves, graph, steps, key, check)
 
     def _directions(self, record: CandidateRecord) -> Mapping[str, Direction]:
         """The directions of the search, by their ids, and those of kernels that only a search that proposes them knows."""
@@ -365,4 +380,5 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         met=bench.kernels.foresee,
         counted=bench.figures.count,
     )
-    return ModelSearch(model, costs, search)
+    patience = math.inf if options.deterministic else max(_AGAIN * clock.budget, _LEAST_AGAIN)
+    return ModelSearch(model, costs, search, patience)

@@ -110,12 +110,14 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     with bench.clock.lap("write"):
         before = on_disk(task.original.weights.files)
         as_it_came = decision.graph is task.original.as_it_came
+        drafted = bench.drafted.taken(bench.kernels, decision.graph)
         if as_it_came and (task.options.searches or task.options.clean):
             saved = copy(task.original, task.output)
         else:
-            drafted = None if as_it_came else bench.drafted.taken(bench.kernels, decision.graph)
             folder = task.options.kernels_folder
-            saved = bench.kernels.save(decision.graph, task.output, folder, whole=as_it_came, drafted=drafted)
+            saved = bench.kernels.save(
+                decision.graph, task.output, folder, whole=as_it_came, drafted=None if as_it_came else drafted
+            )
     bench.notes.tell(*_about_files(task, saved))
     with bench.clock.lap("load"):
         is_awaited = not (decision.outcome.cached_verdict or decision.is_interrupted)

@@ -17,7 +17,17 @@ def _any(_: Move) -> bool:
     return True
 
 
-def retrace(moves: Moves, graph: Graph, recorded: Sequence[RecordedMove], key: Callable[[int], str]) -> Candidate:
+def _unchecked() -> None:
+    return None
+
+
+def retrace(
+    moves: Moves,
+    graph: Graph,
+    recorded: Sequence[RecordedMove],
+    key: Callable[[int], str],
+    check: Callable[[], None] = _unchecked,
+) -> Candidate:
     """Takes recorded moves from the model as it came, as far as they apply; only their directions are matched.
 
     Args:
@@ -25,8 +35,9 @@ def retrace(moves: Moves, graph: Graph, recorded: Sequence[RecordedMove], key: C
         graph: the model.
         recorded: what to do.
         key: the name that the sites' keys have for a value.
+        check: called before each move; what it raises ends them.
     """
-    return retrace_sites(moves, graph, recorded, key)[0]
+    return _retraced(moves.subset(move.direction for move in recorded), graph, recorded, key, check)[0]
 
 
 def retrace_sites(
@@ -66,18 +77,29 @@ def simplify(
 
 
 def _retraced(
-    moves: Moves, graph: Graph, recorded: Sequence[RecordedMove], key: Callable[[int], str]
+    moves: Moves,
+    graph: Graph,
+    recorded: Sequence[RecordedMove],
+    key: Callable[[int], str],
+    check: Callable[[], None] = _unchecked,
 ) -> tuple[Candidate, list[int]]:
     """As :func:`retrace_sites`, by moves of directions among which are those that were recorded."""
-    steps = _steps(moves, moves.start(graph), recorded, key)
+    steps = _steps(moves, moves.start(graph), recorded, key, check)
     sites = [0 if after is before else len(after.moves[-1].matches) for before, after in itertools.pairwise(steps)]
     return steps[-1], sites
 
 
-def _steps(moves: Moves, start: Candidate, recorded: Sequence[RecordedMove], key: Callable[[int], str]) -> list[Candidate]:
+def _steps(
+    moves: Moves,
+    start: Candidate,
+    recorded: Sequence[RecordedMove],
+    key: Callable[[int], str],
+    check: Callable[[], None] = _unchecked,
+) -> list[Candidate]:
     """A candidate, and what comes of it by the first recorded move, by the first two, and so on, as far as they apply."""
     steps = [start]
     for move in recorded:
+        check()
         matches = _at(moves.sites(steps[-1], move.direction), move, key)
         following = moves.take(steps[-1], matches) if matches else None
         steps.append(following or steps[-1])

@@ -125,6 +125,30 @@ def test_a_fault_of_a_later_iteration_is_named(tmp_path: Path) -> None:
     assert dict(named(comparison)).get("j", "").endswith(", iteration 8"), text_of(comparison)
 
 
+def test_what_the_second_turn_alone_shows_is_different(tmp_path: Path) -> None:
+    """Of a Loop that turns as often as an input says."""
+    ends = "(float[4,8] x, int64 n) => (float[4,8] y)"
+    body = "l (int64 i, bool c, float[4,8] h) => (bool d, float[4,8] g) {{ d = Identity(c) {} g = Add(h, p) }}"
+    turns = [("", body.format("p = Mul(h, two)")), ("p = Mul(x, two)", body.format(""))]
+    tensors = {**TENSORS, "yes": np.bool_(True)}
+    within, once = (
+        small_model(f"{ends} {{ {before} y = Loop(n, yes, x) <body = {inner}> }}", **tensors) for before, inner in turns
+    )
+    for pair in ((within, once), (once, within)):
+        assert compared(tmp_path, *pair).verdict is Equality.DIFFERENT
+
+
+def test_rows_that_a_body_took_one_by_one_are_no_difference(tmp_path: Path) -> None:
+    """The runtime computes a body in single precision."""
+    ends = "(float[4,8] x) => (float[4,8] y)"
+    row = "l (float[8] h, float[8] e) => (float[8] g, float[8] o) { g = Neg(h) o = Softmax(e) }"
+    rows = f"{{ u, y = Scan<num_scan_inputs = 1, body = {row}>(b, x) }}"
+    body, whole = small_model(f"{ends} {rows}", **TENSORS), small_model(f"{ends} {{ y = Softmax(x) }}")
+    for pair in ((body, whole), (whole, body)):
+        comparison = compared(tmp_path, *pair)
+        assert comparison.verdict is Equality.TESTED, text_of(comparison)
+
+
 def test_a_branch_that_no_input_takes_may_be_proved(tmp_path: Path) -> None:
     bound = np.float32(1e9)
     before, after = (branches(f"{part.format('x')} u = Relu(k)", bound=bound) for part in PRODUCT)

@@ -77,3 +77,17 @@ def test_what_is_no_time_is_not_read(tmp_path: Path) -> None:
         rows = [("here", str(number), value) for number, value in enumerate([1.5, -1.0, float("inf"), "text", b"bytes"])]
         other.executemany("INSERT INTO costs_3 VALUES (?, ?, ?)", rows)
     assert ProfileStore(tmp_path / "p.sqlite", "here").costs == {"0": 1.5}
+
+
+def test_a_row_that_no_run_wrote_is_not_brought_into_memory(tmp_path: Path) -> None:
+    path, problems = tmp_path / "costs.sqlite", list[ProfileError]()
+    store = ProfileStore(path, "here")
+    store.remember_all({"small": "s", "large": "l" * (1 << 23)})
+    assert store.verdicts(["small", "large"]) == {"small": "s"}, "what could not be read again is not kept"
+    store.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE verdicts SET value = ?", ("s" * (1 << 24),))
+    with pytest.raises(ProfileError, match=r"cannot be .* \(string or blob too big\)"):
+        ProfileStore(path, "here").verdict("small")
+    store = ProfileStore(path, "here", problems.append)
+    assert store.verdict("small") is None and len(problems) == 1

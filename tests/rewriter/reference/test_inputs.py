@@ -91,6 +91,12 @@ def test_what_says_how_large_something_is_is_small_and_positive() -> None:
     assert set(draws(text, "shape", {})) == {1, 2, 3, 4}
 
 
+def test_a_loop_turns_several_times() -> None:
+    body = "b (int64 i, bool c, int64 h) => (bool d, int64 g) { d = Identity(c) g = Add(h, i) }"
+    text = f"""g (int64 turns, bool yes, int64 first) => (int64 y) {{ y = Loop(turns, yes, first) <body = {body}> }}"""
+    assert set(draws(text, "turns", {})) == {1, 2, 3, 4} and set(draws(text, "first", {})) <= {0, 1}
+
+
 def test_truth_that_decides_is_fed_both_ways() -> None:
     model = load(
         parse_model(f"""{HEADER} g (bool flag, bool other, float[2] x) => (float[2] y) {{

@@ -73,6 +73,49 @@ def test_two_wrong_entries_do_not_make_up_for_each_other(monkeypatch: pytest.Mon
     assert device.product(a, b) is None and not device.wait()
 
 
+_SCALED: dict[str, Callable[[np.random.Generator, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+    "columns": lambda random, a, b: (a, b * 10 ** random.uniform(-12, 12, b.shape[1])),
+    "rows": lambda random, a, b: (a / (scales := 10 ** random.uniform(-9, 9, b.shape[0])), b * scales[:, None]),
+    "rows of the first": lambda random, a, b: (a * 10 ** random.uniform(-12, 12, a.shape[0])[:, None], b),
+    "one number": lambda random, a, b: (a, b * np.where(np.arange(b.size).reshape(b.shape) == 77, 1e12, 1.0)),
+    "huge": lambda random, a, b: (a * 1e170, b * 1e100),
+    "tiny": lambda random, a, b: (a * 1e-170, b),
+}
+"""Operands in which what is wrong in small numbers could hide behind large ones."""
+_WRONG: dict[str, Callable[[np.ndarray], object]] = {
+    "one entry": lambda result: result.__setitem__((7, 5), result[7, 5] * (1 + 1e-6)),
+    "a column": lambda result: np.multiply(result[:, 5], 1 + 1e-6, out=result[:, 5]),
+    "columns exchanged": lambda result: result.__setitem__((slice(None), [1, 2]), result[:, [2, 1]]),
+    "rows exchanged": lambda result: result.__setitem__([1, 2], result[[2, 1]]),
+    "a tile left out": lambda result: result.__setitem__((slice(-8, None), slice(-8, None)), 0.0),
+    "zeros": lambda result: result.fill(0.0),
+    "negative": lambda result: np.negative(result, out=result),
+    "all a little too large": lambda result: np.multiply(result, 1 + 1e-7, out=result),
+}
+
+
+@pytest.mark.parametrize("wrong", _WRONG)
+@pytest.mark.parametrize("scaled", _SCALED)
+def test_nothing_wrong_hides_behind_large_numbers(monkeypatch: pytest.MonkeyPatch, scaled: str, wrong: str) -> None:
+    operands = _SCALED[scaled](np.random.default_rng(1), *_matrices())
+    product = _opened().product(*operands)
+    assert product is not None, "a right one is taken"
+    off = np.abs(product - operands[0] @ operands[1])
+    assert np.all(off <= 1e-13 * (np.abs(operands[0]) @ np.abs(operands[1])))
+    _wrongly(monkeypatch, _WRONG[wrong])
+    device = _opened()
+    assert device.product(*operands) is None and not device.wait()
+
+
+@pytest.mark.parametrize("sizes", [(1e200, 1e200), (1e-200, 1e-120), (1.0, 1e200), (1.0, 1e-170), (0.0, 1.0)])
+def test_products_beyond_what_can_be_checked_blame_no_device(sizes: tuple[float, float]) -> None:
+    device, (a, b) = _opened(), _matrices()
+    with np.errstate(all="ignore"):
+        product = device.product(a * sizes[0], b * sizes[1])
+    assert (product is None) == (sizes[0] > 0.0) and device.wait()
+    assert device.product(a, b) is not None
+
+
 def test_what_is_no_number_is_multiplied_by_the_processor() -> None:
     device, (a, b) = _opened(), _matrices()
     a[3, 4] = np.inf

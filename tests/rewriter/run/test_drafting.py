@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from mugraph.graph import Graph
-from mugraph.onnx import DraftedModel, ModelError, to_bytes
+from mugraph.onnx import DraftedModel, ModelError, copy, to_bytes
+from rewriter.run import writing
 from rewriter.run.checking import Checker
 from rewriter.run.drafting import DraftedOutput
+from rewriter.run.ending import kept
+from rewriter.run.judgement import Judgement
 from rewriter.run.kernels import RunKernels
 from rewriter.run.remembering import Verdicts
 from rewriter.run.workbench import Workbench
@@ -78,6 +81,23 @@ def test_what_is_not_right_leaves_nothing_behind(source: Path, monkeypatch: pyte
         assert bench.drafted._writing is not None and bench.drafted._writing.result(60) is None
         assert written == ["write"] and len(drafts(bench)) == 1
     assert not drafts(bench) and not bench.task.output.exists()
+
+
+def test_a_copy_of_the_original_has_the_room_of_a_draft(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remember(source)
+    monkeypatch.setattr(Checker, "check", lambda *_: None)
+    with measuring(source) as bench:
+        assert Verdicts(bench, judge_of(bench)).recall() is None
+        left = list[Path]()
+
+        def copied(*given: Any) -> Any:
+            left.extend(drafts(bench))
+            return copy(*given)
+
+        monkeypatch.setattr(writing, "copy", copied)
+        assert bench.drafted._writing is not None and bench.drafted._writing.result(60) is None and len(drafts(bench)) == 1
+        kept(bench, Judgement())
+        assert bench.task.output.read_bytes() == source.read_bytes() and not left
 
 
 def test_another_decision_is_written_by_itself(source: Path, written: list[str]) -> None:

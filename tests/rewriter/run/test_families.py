@@ -18,6 +18,7 @@ from onnx.parser import parse_model
 from mugraph.blocks.statements import InvalidBlock
 from rewriter import optimize
 from rewriter.kernels.proposals import KernelProposals
+from rewriter.run import searching
 from rewriter.run.families import FamilyMemory
 from rewriter.run.kernels import has_kernels
 from rewriter.run.searching import ModelSearch, new_search
@@ -140,6 +141,13 @@ POISON: list[Callable[[dict[str, Any]], str]] = [
     poisoned(kernels=["rule broken"]),
     poisoned(kernels=[format_rule(WRONG)]),
 ]
+
+
+def test_more_moves_than_there_is_time_for_are_none(four: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "_AGAIN", 0.0)
+    monkeypatch.setattr(searching, "_LEAST_AGAIN", -1.0)
+    with measuring(layered(tmp_path / "six.onnx", 6)) as bench:
+        assert recalled(bench, FamilyMemory(bench)) is None
 
 
 @pytest.mark.parametrize("poison", POISON)

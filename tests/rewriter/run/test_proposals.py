@@ -16,7 +16,7 @@ from mugraph.graph import Graph
 from rewriter.run.judgement import Predictions
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.records import CandidateRecord
-from rewriter.run.searching import ModelSearch, UnknownRule, new_search
+from rewriter.run.searching import ModelSearch, Unrepeatable, new_search
 from rewriter.search.backtracking import Searched
 from rewriter.search.candidate import Candidate
 from tests.support.graphs import rule
@@ -35,7 +35,7 @@ def test_moves_are_reached_again_from_their_record(source: Path) -> None:
         again = new_search(bench).retraced(CandidateRecord.of_json(json.loads(json.dumps(recorded.as_json()))))
         assert again.graph.content_digest() == best.candidate.graph.content_digest()
         assert [len(m) for m in (again.moves, new_search(bench).retraced(CandidateRecord([], [])).moves)] == [2, 0]
-    with workbench(source, [NEGATION]) as bench, pytest.raises(UnknownRule, match=f"rule {CLAMP.id}> is not among"):
+    with workbench(source, [NEGATION]) as bench, pytest.raises(Unrepeatable, match=f"rule {CLAMP.id}> is not among"):
         new_search(bench).retraced(recorded)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import threading
 from dataclasses import replace
@@ -14,14 +15,15 @@ import numpy as np
 import pytest
 
 from rewriter.reference import Error
-from rewriter.run import accept, checking, timings
+from rewriter.run import accept, checking, searching, timings
 from rewriter.run.accept import Acceptance
 from rewriter.run.decision import decided
 from rewriter.run.footprint import on_disk
 from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.kernels import RunKernels
-from rewriter.run.outcome import Fired, Outcome
+from rewriter.run.outcome import Assumed, Fired, OperatorTime, Outcome, OutputError
 from rewriter.run.remembering import StaleVerdict, Verdicts
+from rewriter.run.searching import new_search
 from rewriter.run.writing import write
 from rules_db.exchange import format_rule
 from tests.support.runs import FASTER, ops, workbench
@@ -180,6 +182,19 @@ def test_a_verdict_that_does_not_hold_is_not_used(source: Path, tmp_path: Path, 
         assert verdicts.recall() is None
 
 
+def test_a_verdict_of_more_moves_than_there_is_time_for_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with measuring(source) as bench:
+        decision = decision_of(bench)
+        Verdicts(bench, judge_of(bench)).remember(decision, write(bench, decision))
+    monkeypatch.setattr(searching, "_AGAIN", 0.0)
+    monkeypatch.setattr(searching, "_LEAST_AGAIN", -1.0)
+    with measuring(source) as bench:
+        verdicts = Verdicts(bench, judge_of(bench))
+        assert verdicts.recall() is None and verdicts.incumbent(new_search(bench)) is None
+        with pytest.raises(StaleVerdict, match="to make 2 moves again takes too long"):
+            verdicts.replayed(bench.store.verdict(verdicts._own.verdict))
+
+
 def test_a_verdict_whose_kernels_do_not_compile_is_not_used(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewriter.run.records.kernel_of_rule", lambda rule_: rule_)
     monkeypatch.setattr("rewriter.run.remembering.begin_objections", lambda *_: dict)  # these rules have no certificates
@@ -230,6 +245,51 @@ def test_an_outcome_is_read_back_from_its_record() -> None:
         Outcome.of_record({name: value for name, value in record.items() if name != "fired"}, "m", "o")
     with pytest.raises(TypeError):
         Outcome.of_record({**record, "fired": [{"rule": "a>", "where": []}]}, "m", "o")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("latency", "ratio"), 0),
+        (("latency", "ratio"), math.nan),
+        (("latency", "original"), 0.0),
+        (("latency", "low"), math.inf),
+        (("latency", "ratios", 0), math.nan),
+        (("latency", "ratios", 0), 1e300),
+        (("latency", "candidate"), 10**400),
+        (("predicted_before",), 10**400),
+        (("generated",), 10**4000),
+        (("fired", 0, "gain_microseconds"), "much"),
+        (("fired", 0, "rule"), 7),
+        (("fired", 0, "where", 0), None),
+        (("assumed", 0, "assumption"), 7),
+        (("assumed", 0, "nodes", 0), {}),
+        (("times", 0, "microseconds_after"), -1.0),
+        (("times", 0, "nodes_after"), math.inf),
+        (("error_before", "relative_l2"), 10**400),
+        (("output_errors", 0, "output"), 7),
+    ],
+)
+def test_an_outcome_holds_what_a_run_can_measure_alone(place: tuple[str | int, ...], value: Any) -> None:
+    """What a cache says is told in a summary and drawn in a report: no number may be any that JSON can write."""
+    error = Error(math.inf, 2.0)
+    outcome = Outcome(
+        *("m", "o", True),
+        fired=(Fired("a>", "x -> y", "proved", 2, -1.5, ("p", "q")),),
+        assumed=(Assumed("nothing is 0", "--budget 0", ("a>",), ("p",)),),
+        speed=timings.Speed(replace(FASTER, ratios=(0.5, 0.6))),
+        error_before=error,
+        output_errors=(OutputError("y", error, error),),
+        times=(OperatorTime("Add", 1, 1, 2.0, 1.0, 0.5, 0.5),),
+    )
+    record = json.loads(json.dumps(outcome.record()))
+    assert Outcome.of_record(record, "m", "o") == replace(outcome, cached_verdict=True)
+    spot: Any = record
+    for step in place[:-1]:
+        spot = spot[step]
+    spot[place[-1]] = value
+    with pytest.raises((TypeError, AttributeError)):
+        Outcome.of_record(record, "m", "o")
 
 
 def test_what_is_written_is_what_was_decided(source: Path) -> None:
