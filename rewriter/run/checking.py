@@ -192,7 +192,7 @@ class Checker:
                     built.trial,
                     conditions=_conditions(missing),
                     assumed=search.assumed(candidate),
-                    programs=kernels.programs_of(candidate),
+                    programs=kernels.programs_in(candidate.graph),
                 )
                 self.has_passed = True
                 self._cleared |= {move.direction.rule.id for move in candidate.moves}
