@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import Dim, evaluate_dim, shape_at
 from rewriter.reference import InputError, bind_shape, bind_sizes, choices, random_inputs, sizes_that_run
-from rewriter.run.probes import InputProbe, model_probes, probes_at, run_first, sizes_beyond
+from rewriter.run.probes import InputProbe, RunProbe, model_probes, probes_at, run_first, sizes_beyond
 from rewriter.runtime_env import RuntimeFailure, Session, new_session
 
 __all__ = ["SEEDS", "CommonInputs", "common_inputs", "fed_to", "is_overridable"]
@@ -81,14 +81,7 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
     Raises:
         InputError: the models have other inputs, or of other types, or evaluating them takes more memory than can be had.
     """
-    for name, type_ in after.inputs.items():
-        other = before.inputs.get(name)
-        if name in before.defaults:
-            raise InputError(f"{after.path}: input {name} must be fed, and has a default in {before.path}; give it the same one")
-        if other is None and name not in after.defaults:
-            raise InputError(f"{after.path}: input {name} is none of {before.path}, whose inputs are {', '.join(before.inputs)}")
-        if other is not None and (other.dtype, other.rank) != (type_.dtype, type_.rank):
-            raise InputError(f"input {name} is {other} in {before.path}, and {type_} in {after.path}")
+    _check_alike(before, after)
     asked = _asked(before, after)
     sizes, assumed = bind_sizes(before, shapes, known=asked)
     usual = _UsualRuns(before, after, limit)
@@ -121,17 +114,47 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
     only_at = dict[str, Dim]()
     for name in () if asked or limit.is_reached() else _unvaried(before, probes):
         wanted = [n for n in _SEVERAL if n != sizes[name]]
-        others = [{**sizes, name: n} for n in wanted]
-        others = [other for other in others if room is None or _held(before, other) <= room // 2]
-        several = [probe for probe in probes_at(before, sizes, others, SEEDS[0]) if not _not_taken(after, probe)]
-        further, without = run_first([several], run)
+        further, runs_with_none = _at_other_sizes(before, after, [{**sizes, name: n} for n in wanted], sizes, run)
         probes += [each.probe for each in further]
         outputs += [each.outputs for each in further]
-        if len(without) == len(wanted) and not limit.is_reached():
+        if runs_with_none and not limit.is_reached():
             only_at[name] = sizes[name]
             runs = f"with {dimension_in_words(name)} = {sizes[name]}, and with none of {', '.join(map(str, wanted))}"
             notes.append(f"the model before runs {runs}: nothing is said of other sizes")
     return CommonInputs(tuple(probes), tuple(outputs), tuple(notes), only_at)
+
+
+def _check_alike(before: Model, after: Model) -> None:
+    """Raises InputError where two models have other inputs, or of other types."""
+    for name, type_ in after.inputs.items():
+        other = before.inputs.get(name)
+        if name in before.defaults:
+            raise InputError(f"{after.path}: input {name} must be fed, and has a default in {before.path}; give it the same one")
+        if other is None and name not in after.defaults:
+            raise InputError(f"{after.path}: input {name} is none of {before.path}, whose inputs are {', '.join(before.inputs)}")
+        if other is not None and (other.dtype, other.rank) != (type_.dtype, type_.rank):
+            raise InputError(f"input {name} is {other} in {before.path}, and {type_} in {after.path}")
+
+
+def _at_other_sizes(
+    before: Model,
+    after: Model,
+    others: Sequence[Mapping[str, Dim]],
+    sizes: Mapping[str, Dim],
+    run: Callable[[dict[str, np.ndarray]], list[Any]],
+) -> tuple[list[RunProbe], bool]:
+    """The inputs at other sizes that both models take and on which the first one runs; and whether it runs at none of them all.
+
+    Args:
+        others: those sizes; what takes more than half of the memory is left out.
+        sizes: the usual ones.
+        run: the first model.
+    """
+    room = memory_limit()
+    held = [other for other in others if room is None or _held(before, other) <= room // 2]
+    several = [probe for probe in probes_at(before, sizes, held, SEEDS[0]) if not _not_taken(after, probe)]
+    further, without = run_first([several], run)
+    return further, len(without) == len(others)
 
 
 def _unvaried(before: Model, probes: Sequence[InputProbe]) -> list[str]:

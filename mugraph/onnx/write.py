@@ -40,7 +40,6 @@ class Saved:
 
     Attributes:
         nodes: of the main graph and of all graphs within it.
-        left: data files beside it that earlier models of its name have read and it does not.
         domains: operator sets beside ONNX's own that a runtime needs for it.
         files: those that the model is in now, its own first; none for a device.
         left: data files beside it that earlier models of its name have read and it does not.

@@ -337,10 +337,6 @@ class CustomKernels:
         """Whether the kernels of a candidate are compiled, and no better schedules are known since."""
         return all(map(self._is_ready, self._own(graph)))
 
-    def programs_of(self, graph: Graph) -> dict[Kernel, CompiledKernel]:
-        """The programs of a candidate's kernels as they are now."""
-        return {kernel: self.programs[kernel] for kernel in self._own(graph) if kernel in self.programs}
-
     def _is_ready(self, kernel: Kernel) -> bool:
         """Whether a kernel is compiled under the schedules that are the best that are known."""
         if kernel not in self.programs:

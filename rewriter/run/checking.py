@@ -192,7 +192,7 @@ class Checker:
                     built.trial,
                     conditions=_conditions(missing),
                     assumed=search.assumed(candidate),
-                    programs=kernels.programs_of(candidate),
+                    programs=kernels.programs_in(candidate.graph),
                 )
                 self.has_passed = True
                 self._cleared |= {move.direction.rule.id for move in candidate.moves}
@@ -274,23 +274,25 @@ class Checker:
         before = self._search.replayed(moves[:number])
         self._quarantine.put(moves[number].matches[0], before.graph, problem)
 
+    def _written(self, candidate: Candidate) -> tuple[Path, Any, float]:
+        """A candidate's file, and where it was opened ahead a session of it, and the seconds that took. Raises Undecided."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.candidate.graph.digest == candidate.graph.digest:
+            return ahead.path, ahead.session, ahead.seconds
+        return self._bench.kernels.open_in(candidate.graph, self._bench.folder), None, 0.0
+
     def _build(self, candidate: Candidate) -> Opened | _Objection:
         """Builds and runs a candidate; the reason where it cannot be built, does not run or is wrong."""
-        acceptance, target, ahead = self._acceptance, self._bench.task.target, self._ahead
-        if ahead is not None and ahead.candidate.graph.digest != candidate.graph.digest:
-            ahead = None
-        self._ahead = None
+        acceptance, target = self._acceptance, self._bench.task.target
         try:
-            path = self._bench.kernels.open_in(candidate.graph, self._bench.folder) if ahead is None else ahead.path
+            path, session, opening = self._written(candidate)
         except Undecided as problem:
             return _Objection(f"the rewritten model cannot be written ({problem})")
         try:
-            since = time.perf_counter()
-            session = None if ahead is None or acceptance.evaluates else ahead.session
-            if session is None:
+            if session is None or acceptance.evaluates:
+                since = time.perf_counter()
                 session = acceptance.open(path, None if target.here else candidate.graph)
-            opening = time.perf_counter() - since if ahead is None else ahead.seconds
-            del ahead
+                opening = time.perf_counter() - since
             errors, right = acceptance.judge_outputs(session)
             error = worst(errors)
             fused, sealed = "", right

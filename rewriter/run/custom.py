@@ -156,9 +156,6 @@ class CustomRunKernels(RunKernels):
     def is_current(self, candidate: Candidate) -> bool:
         return self._custom.is_current(candidate.graph)
 
-    def programs_of(self, candidate: Candidate) -> Programs:
-        return self._custom.programs_of(candidate.graph)
-
     def write_with(self, programs: Programs) -> None:
         self._custom.programs.update(programs)
 

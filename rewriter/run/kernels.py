@@ -106,10 +106,6 @@ class RunKernels:
         """Whether a candidate would be written with the same programs as it was tried, since no better ones are known by now."""
         return True
 
-    def programs_of(self, candidate: Candidate) -> Programs:
-        """How the kernels of a candidate are launched now."""
-        return {}
-
     def write_with(self, programs: Programs) -> None:
         """Has these kernels written as they were when the candidate was tried."""
 

@@ -68,13 +68,13 @@ class Workbench:
         progress: tells the user what goes on.
         folder: for files that last as long as the run.
         background: work beside that of the stages.
+        drafted: the output, where that is begun before it is known to be right.
         presumed: what the stages went ahead of; each raises where it does not hold.
         model_rests_on: that of it on which the task's model rests, whatever becomes of rules.
         reference_ahead: the process of the reference, where it was begun with the run.
         carried: the best that searches of this run found in a model that was refused then.
         constants: ranges of the model's constants.
         figures: of searching.
-        drafted: the output, where that is begun before it is known to be right.
     """
 
     task: Task
@@ -86,13 +86,13 @@ class Workbench:
     progress: Progress
     folder: Path
     background: Background
+    drafted: DraftedOutput
     presumed: Sequence[Future[None]] = ()
     model_rests_on: Sequence[Future[None]] = ()
     reference_ahead: Ahead | None = None
     carried: list[Recorded] = field(default_factory=list)
     constants: ConstantRanges = field(default_factory=ConstantRanges)
     figures: RunFigures = field(default_factory=RunFigures)
-    drafted: DraftedOutput = field(default_factory=DraftedOutput)
 
     def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.
