@@ -21,7 +21,20 @@ from mugraph.onnx.understand import UnderstoodNode
 from mugraph.ops import Movement, get_operator, traits_of
 from mugraph.ops.constants import DILATED_MASK, shows_each_row
 from mugraph.ops.movement import reshape_attrs
-from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, Undecided, at_most, concrete, plain_symbol
+from mugraph.terms.shape import (
+    DataType,
+    Dim,
+    Shape,
+    ShapeError,
+    SymDim,
+    TensorType,
+    Undecided,
+    at_most,
+    concrete,
+    evaluate_dim,
+    plain_symbol,
+    symbol,
+)
 from mugraph.terms.term import make_attrs
 
 __all__ = ["PositionReader"]
@@ -174,6 +187,8 @@ class PositionReader:
                 return None
             if size == 1:  # an index outside is an error
                 source[position] = 0
+            elif isinstance(entry, int) and isinstance(size, int) and -size <= entry < 0:
+                source[position] = entry + size
             elif not (at_most(0, least(entry)) and at_most(0, least(size - 1 - entry))):
                 return None
         return [dim for dim in source if not isinstance(dim, bool | Truth)]
@@ -243,7 +258,7 @@ class PositionReader:
         return None
 
     def _looked_up(self, node: UnderstoodNode) -> UnderstoodNode | None:
-        """Entries of a tensor at places in their order: the tensor under another shape."""
+        """Entries of a tensor at places in their order, every one or every so many: a part of it under another shape."""
         if traits_of(node.record.name).movement is not Movement.LOOKUP or len(node.operands) != 2:
             return None
         source = self._source(node)
@@ -251,14 +266,28 @@ class PositionReader:
         if source is None:
             return None
         axes: list[int] = []
-        for position, size in zip(source, data, strict=True):
+        cuts: list[tuple[int, int, int, int]] = []
+        for where, (position, size) in enumerate(zip(source, data, strict=True), start=-len(data)):
             digits = [] if size == 1 else _digits(position, size, shape)
             if digits is None:
-                return None
+                # A kernel that reads what Falcon's GatherND picks (a head of 34) in place did not compile in minutes.
+                found = _line(position, shape) if node.record.name == "Gather" else None
+                if found is None:
+                    return None
+                digits, start, step, count = found
+                cuts.append((where, start, start + step * (count - 1) + 1, step))
             axes += digits
         if axes != sorted(set(axes)):
             return None
         value, kept = node.operands[0], tuple(shape[axis] for axis in axes)
+        if cuts:
+            bounds = dict(zip(("axes", "starts", "ends", "steps"), zip(*cuts, strict=True), strict=True))
+            (value,) = self.tables.apply("Slice", make_attrs(bounds), (value,)).values
+            type_ = self.tables.types[value]
+            assert type_ is not None
+            data = type_.shape
+            if data == shape:
+                return self._brought(node, value, shape)
         ones = tuple(axis - len(data) for axis, size in enumerate(data) if size == 1)
         if kept != tuple(size for size in data if size != 1):
             (value,) = self.tables.apply("Reshape", make_attrs(reshape_attrs(data, kept)), (value,)).values
@@ -367,6 +396,21 @@ def _digits(position: Dim, size: Dim, shape: Shape) -> list[int] | None:
     for axis in axes:
         counted, whole = counted * shape[axis] + place(axis, shape[axis]), whole * shape[axis]
     return axes if axes and counted == position and whole == size else None
+
+
+def _line(position: Dim, shape: Shape) -> tuple[list[int], int, int, int] | None:
+    """A position that is one number, or grows by the same one along one axis: that axis, the first, the step, how many."""
+    if isinstance(position, int):
+        return [], position, 1, 1
+    names = places_in(position)
+    if len(names) != 1:
+        return None
+    (name,) = names
+    first, second = (evaluate_dim(position, {name: at}) for at in (0, 1))
+    count = shape[name.first]
+    if not (isinstance(first, int) and isinstance(second, int) and isinstance(count, int)) or second <= first:
+        return None
+    return ([name.first], first, second - first, count) if position == first + (second - first) * symbol(name) else None
 
 
 def _unsqueezed(before: Shape, after: Shape, at: Sequence[Dim]) -> list[Dim] | None:

@@ -45,6 +45,7 @@ from mugraph.terms.shape import (
     at_most,
     broadcast,
     concrete,
+    floor_div,
     normalize_axis,
     same_dim,
     smaller,
@@ -259,17 +260,13 @@ def _infer_slice(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTy
             raise ShapeError(f"Slice on axis {axis} of rank {x.rank}")
         length = end - start
         low, high = (start, end) if step > 0 else (end + 1, start + 1)
-        inside = [at_most(0, low), True if length == 0 else at_most(low, high), at_most(high, x.shape[axis])]
+        last = high if step < 0 else high + step - 1  # less than a step behind the end there is nothing, and that is no mistake
+        inside = [at_most(0, low), True if length == 0 else at_most(low, last), at_most(high, x.shape[axis])]
         if False in inside:
             raise ShapeError(f"Slice of {x} on axis {axis} from {start} to {end} by {step}")
         if None in inside:
             raise Undecided(f"whether {start}:{end} is within {x.shape[axis]}")
-        if step in (1, -1):
-            shape[axis] = step * length
-        elif isinstance(length, int):
-            shape[axis] = max(0, -(-length // step))
-        else:
-            raise Undecided(f"Slice of {x} with step {step}")
+        shape[axis] = floor_div((length if step > 0 else -1 * length) + abs(step) - 1, abs(step))
     return (TensorType(x.dtype, tuple(shape)),)
 
 

@@ -35,7 +35,16 @@ from rules_db.trust.certificate import Certificate, Interpretation
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.rule import FloatClass, Rule
 
-__all__ = ["LEAST_TESTS", "Residues", "interpret", "kernel_of_rule", "kernel_rule", "random_operand", "repeat_interpretation"]
+__all__ = [
+    "LEAST_TESTS",
+    "Residues",
+    "has_small_sizes",
+    "interpret",
+    "kernel_of_rule",
+    "kernel_rule",
+    "random_operand",
+    "repeat_interpretation",
+]
 
 LEAST_TESTS = 3
 _SIZES = ((2, 3, 5, 2, 3, 2, 3), (3, 2, 2, 3, 2, 3, 2), (5, 3, 2, 2, 3, 3, 2))
@@ -117,7 +126,7 @@ def repeat_interpretation(rule: Rule, told: Interpretation, *, tests_proved: boo
     unproved = why_not_proved(kernel) if told.proved else None
     if unproved is not None:
         return [f"the block graphs are not proved to compute the body for all sizes: {unproved}"]
-    if told.proved and not (tests_proved and _sized(kernel, 0) is not None):
+    if told.proved and not (tests_proved and has_small_sizes(kernel)):
         return []  # a proof does not rest on tests
     problem = interpret(kernel, told.tests, told.seed)
     return [problem] if problem else []
@@ -185,6 +194,11 @@ def _sized(kernel: Kernel, test: int) -> Kernel | None:
         if _entries(sized) <= (_FEW_ENTRIES if len(row) > 1 else _MOST_ENTRIES):
             return sized
     return None
+
+
+def has_small_sizes(kernel: Kernel) -> bool:
+    """Whether a kernel can be interpreted at sizes at which that does not take minutes."""
+    return _sized(kernel, 0) is not None
 
 
 def _entries(kernel: Kernel) -> int:

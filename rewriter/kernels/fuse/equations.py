@@ -38,9 +38,10 @@ class SizeEquations:
             if not self._apart:
                 yield from self._multiples(sizes)
             yield operands[0].shape[attrs["axis"]], sum(sizes[1:], start=sizes[0])
-        elif op == "Slice" and all(step == 1 for step in attrs["steps"]):
-            for axis, start, end in zip(attrs["axes"], attrs["starts"], attrs["ends"], strict=True):
-                yield from self._sliced(start, end, operands[0].shape[axis])
+        elif op == "Slice" and all(step >= 1 for step in attrs["steps"]):
+            for axis, start, end, step in zip(*(attrs[name] for name in ("axes", "starts", "ends", "steps")), strict=True):
+                whole = operands[0].shape[axis]
+                yield from self._sliced(start, end, whole) if step == 1 else self._thinned(end, whole, step)
         elif op == "Squeeze":
             yield from ((operands[0].shape[axis], 1) for axis in attrs["axes"])
         elif "num_heads" in attrs and "qkv_hidden_sizes" not in attrs:
@@ -99,6 +100,14 @@ class SizeEquations:
                 yield from ((start, first // part * unit), (end, last // part * unit), (whole, most // part * unit))
         elif most:
             yield from ((start, first), (end, last), (whole, most))
+
+    def _thinned(self, end: Dim, whole: Dim, step: int) -> Iterator[tuple[Dim, Dim]]:
+        """The end of a slice of every so many entries of a dimension, which is so many times a size of its own."""
+        if self._symbols.value(end) == self._symbols.value(whole) and self._numbers([whole])[0] % step == 0:
+            yield end, whole
+            yield from self._multiple(whole, step)
+        else:
+            yield from ((dim, n) for dim, n in zip((end, whole), self._numbers((end, whole)), strict=True) if n)
 
     def _heads(self, op: str, attrs: Mapping[str, Any], operands: Sequence[TensorType]) -> Iterator[tuple[Dim, Dim]]:
         """Packed widths as so many heads of some width; that onnxruntime wants to be a multiple of 8 or 16 in one operator.

@@ -17,6 +17,7 @@ from typing import TypeVar
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import kernel_terms
 from mugraph.blocks.sizes import specialised
+from mugraph.terms.shape import DataType
 from mugraph.terms.term import Term, walk
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet
@@ -25,7 +26,7 @@ from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.fuse.sizes import VARIANTS, counted_heads, generalised, untold
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.formulas.proof import why_not_proved
-from rules_db.trust.interpreted import LEAST_TESTS, interpret, kernel_rule
+from rules_db.trust.interpreted import LEAST_TESTS, has_small_sizes, interpret, kernel_rule
 from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = ["Built", "DraftKernel", "KernelBuilder"]
@@ -128,9 +129,13 @@ class KernelBuilder:
         return _general(self.build(fusable, form))
 
     def confirm(self, kernel: Kernel) -> None:
-        """Tests a kernel that was built here and only proved so far. Raises :class:`NotFusable` where it is wrong."""
+        """Tests a kernel that was built here and only proved so far. Raises :class:`NotFusable` where it is wrong.
+
+        A proof does not rest on tests, and a kernel whose sizes are all too large for them is not tested, unless it reads truth
+        values: of rows in which these hide everything a proof says nothing.
+        """
         general = self._untested.get(kernel.digest)
-        if general is not None:
+        if general is not None and (has_small_sizes(general) or any(t.type.dtype == DataType.BOOL for t in general.inputs)):
             self.test(general)  # which the end of the time may cut short: until it says that all is well nothing is known
 
     def test(self, kernel: Kernel) -> None:

@@ -70,9 +70,7 @@ class Movements:
         elif term.op == "Split":
             bounds = [(term.attr("axis"), sum(term.attr("sizes")[: term.out], start=0))]
         else:
-            if any(step != 1 for step in term.attr("steps")):
-                raise NotFusable("a slice with steps")
-            bounds = list(zip(term.attr("axes"), term.attr("starts"), strict=True))
+            return _sliced(term, access, shape)
         moved = list(access) if first is None else looked_up(term, access)
         for where, start in bounds:
             moved[where] = shifted(moved[where], start, shape[where])
@@ -149,6 +147,21 @@ class Movements:
         sign = -1 if term.op == "Sub" else 1
         further = tuple((index, sign * times) for index, times in second.terms)
         return Affine((*first.terms, *further), first.constant + sign * second.constant)
+
+
+def _sliced(term: Term, access: Access, shape: tuple[Dim, ...]) -> Access:
+    """A Slice: of every so many entries one is read where a number of rows of so many is, at one place of each row."""
+    moved = list(access)
+    for where, start, step in zip(*map(term.attr, ("axes", "starts", "steps")), strict=True):
+        if step == 1:
+            moved[where] = shifted(moved[where], start, shape[where])
+            continue
+        rows = quotient(shape[where], step) if isinstance(start, int) and step > 0 else None
+        if rows is None:
+            raise NotFusable(f"every {step}th of {shape[where]} entries from {start} on")
+        row = shifted(moved[where], start // step, rows) if same_dim(rows, 1) is not True else ()
+        moved[where] = (*row, Factor(Index(None, offset=start % step), step))
+    return tuple(moved)
 
 
 def _remaining(digits: Digits, modulo: int) -> Digits:

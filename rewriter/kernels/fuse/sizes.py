@@ -140,8 +140,10 @@ class _SymbolFinder:
         )
 
     def _sized(self, term: Term) -> Attrs:
-        """A term's attributes with a symbol for each size; equal parts of a Split have one."""
-        if any(step != 1 for step in term.attr("steps", ())):
+        """A term's attributes with a symbol for each size; equal parts of a Split have one. Where a Slice takes every so many
+        entries, it begins with the same one at all sizes."""
+        steps: tuple[int, ...] = term.attr("steps", ())
+        if any(step < 1 for step in steps):
             return term.attrs
         attrs: list[tuple[str, object]] = []
         for name, value in term.attrs:
@@ -150,6 +152,8 @@ class _SymbolFinder:
             elif name == "sizes":
                 parts = {size: self._symbols.fresh(size) for size in dict.fromkeys(value)}
                 attrs.append((name, tuple(parts[size] for size in value)))
+            elif name == "starts":
+                attrs.append((name, tuple(v if by > 1 else self._size(v) for v, by in zip(value, steps, strict=True))))
             else:
                 attrs.append((name, tuple(map(self._size, value)) if isinstance(value, tuple) else self._size(value)))
         return tuple(attrs)

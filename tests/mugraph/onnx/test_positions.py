@@ -254,3 +254,34 @@ def test_constants_that_count_are_positions() -> None:
     rewritten(counted)
     turned = model_of(body, "float[4]", table=np.stack([zeros, np.arange(4)[::-1]], -1))
     assert reading(load(turned), "y") == "GatherND"
+
+
+@pytest.mark.parametrize(
+    ("lookup", "output", "ops"),
+    [
+        ("Gather <axis: int = 1> (x, one)", "float16[2,6,8]", ["Slice", "Squeeze"]),
+        ("Gather <axis: int = 2> (x, last)", "float16[2,3,8]", ["Slice", "Squeeze"]),
+        ("Gather <axis: int = 3> (x, few)", "float16[2,3,6,3]", ["Slice"]),
+        ("Gather <axis: int = 1> (x, only)", "float16[2,1,6,8]", ["Slice"]),
+        ("GatherND (x, corner)", "float16[6,8]", ["GatherND"]),
+        ("Gather <axis: int = 3> (x, back)", "float16[2,3,6,2]", ["Gather"]),
+        ("Gather <axis: int = 1> (x, far)", "float16[2,1,6,8]", ["Gather"]),  # an error in onnxruntime
+    ],
+)
+def test_entries_at_constant_places_in_their_order_are_a_part(lookup: str, output: str, ops: list[str]) -> None:
+    """As exporters index: one layer of what is packed, every other entry."""
+    places = "int64 one = {1}, int64 last = {-1}, int64[3] few = {1, 3, 5}, int64[1] only = {2}, int64[2] back = {4, 2}"
+    header = '<ir_version: 8, opset_import: ["" : 18]> g (float16[2,3,6,8] x) => '
+    outputs = f"({output} y, float16[2,3,6,8] z, float16[2,3,6,8] w) "
+    constants = f"<{places}, int64[1] far = {'{3}'}, int64[2] corner = {'{1, 2}'}>"
+    proto = parse_model(header + outputs + constants + f"{'{'} y = {lookup} z = Neg(x) w = Relu(x) {'}'}")
+    model = load(proto)
+    assert [node.op for node in model.graph.nodes() if node.op not in ("Identity", "Neg", "Relu")] == ops
+    written = to_bytes(
+        model, model.graph.substitute({model.values["z"]: (model.tables.apply("Abs", (), [model.values["x"]]), 0)})
+    )
+    assert set(op_types(ModelProto.FromString(written))) == {*ops, "Abs", "Relu"}
+    if lookup != "Gather <axis: int = 1> (x, far)":
+        x = np.random.default_rng(0).standard_normal((2, 3, 6, 8)).astype(np.float16)
+        wanted, given = (session(one).run(["y"], {"x": x})[0] for one in (proto.SerializeToString(), written))
+        np.testing.assert_array_equal(given, wanted)

@@ -199,6 +199,8 @@ def test_positions_are_counted_by_a_whole_number(length: object) -> None:
         ("Concat[axis=-1](x, y)", "float[n,k] float[n,m]", "float[n,k+m]"),
         ("Split[axis=-1,sizes=(n,m)].1(x)", "float[3,m+n]", "float[3,m]"),
         ("Slice[axes=(-1,),ends=(m+n,),starts=(n,),steps=(1,)](x)", "float[m+n]", "float[m]"),
+        ("Slice[axes=(-1,),ends=(3*n,),starts=(2,),steps=(3,)](x)", "float[3*n]", "float[n]"),
+        ("Slice[axes=(-1,),ends=(2*n,),starts=(0,),steps=(4,)](x)", "float[4*m+2*n]", "float[floor((2*n+3)/4)]"),
         ("Reshape[drop=1,shape=(12,64)](x)", "float[n,s,768]", "float[n,s,12,64]"),
         ("Reshape[drop=3,shape=(n*s,k)](x)", "float[n,s,k]", "float[n*s,k]"),
         ("Transpose[perm=(1,0)](x)", "float[b,n,m]", "float[b,m,n]"),

@@ -45,6 +45,12 @@ ROTATED = (
     "Add(Mul({0}, c), Mul(Concat[axis=-1](Neg(Slice[axes=(-1,),ends=(4,),starts=(2,),steps=(1,)]({0})), "
     "Slice[axes=(-1,),ends=(2,),starts=(0,),steps=(1,)]({0})), s))"
 )
+PAIRS = (
+    "Add(Mul({0}, c), Mul(Reshape[drop=2,shape=(4,)](Concat[axis=-1]("
+    "Unsqueeze[axes=(-1,)](Neg(Slice[axes=(-1,),ends=(4,),starts=(1,),steps=(2,)]({0}))), "
+    "Unsqueeze[axes=(-1,)](Slice[axes=(-1,),ends=(4,),starts=(0,),steps=(2,)]({0})))), s))"
+)
+"""Rotary embedding whose pairs stand side by side, as GPT-J and Cohere have it."""
 
 
 def built(shapes: Mapping[str, Sequence[int]], texts: Sequence[str], form: Form | None = None) -> Kernel:
@@ -255,8 +261,9 @@ def test_grouped_heads_of_a_composite_operator_are_read_in_place() -> None:
     assert KernelBuilder().build(fusable).rule.source == fusable.terms
 
 
-def test_rotary_embedding_is_a_prologue_of_attention() -> None:
-    q, k = (ROTATED.format(HEADS.format(x)) for x in "qk")
+@pytest.mark.parametrize("rotated", [ROTATED, PAIRS], ids=["halves", "pairs"])
+def test_rotary_embedding_is_a_prologue_of_attention(rotated: str) -> None:
+    q, k = (rotated.format(HEADS.format(x)) for x in "qk")
     shapes = {x: (1, 5, 12) for x in "qkv"} | {"c": (1, 1, 5, 4), "s": (1, 1, 5, 4)}
     text = ATTENTION.format(f"MatMul({q}, Transpose[perm=(1,0)]({k}))", HEADS.format("v"))
     checked(built(shapes, [text]))
@@ -279,6 +286,14 @@ def test_a_rotary_embedding_at_all_positions_is_a_prologue_of_attention() -> Non
     assert all("Positions[length=5]()" in str(f.terms) for f in sets)
 
 
+@pytest.mark.parametrize(
+    "part", ["ends=(16,),starts=(1,),steps=(2,)", "ends=(15,),starts=(4,),steps=(4,)", "ends=(16,),starts=(9,),steps=(8,)"]
+)
+def test_every_so_many_entries_are_read_in_place(part: str) -> None:
+    block = checked(built({"x": (4, 16)}, [f"Relu(Slice[axes=(-1,),{part}](x))"]))
+    assert [load.tensor for load in block.loads] == ["x"]
+
+
 def test_grouped_heads_share_keys() -> None:
     def shared(x: str) -> str:
         split = f"Unsqueeze[axes=(-3,)](Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(2,4)]({x})))"
@@ -299,7 +314,7 @@ def test_grouped_heads_share_keys() -> None:
         ({"x": (4, 6)}, "ReduceSum[axes=(-2,),keepdims=true](x)", "other than along a row"),
         ({"x": (4, 6)}, "Softmax[axis=-2](x)", "other than along a row"),
         ({"x": (3, 8), "y": (4, 8)}, "Add(x, y)", "ShapeError: "),
-        ({"x": (4, 6)}, "Slice[axes=(-1,),ends=(6,),starts=(0,),steps=(2,)](Relu(x))", "a slice with steps"),
+        ({"x": (4, 6)}, "Slice[axes=(-1,),ends=(6,),starts=(0,),steps=(4,)](Relu(x))", "every 4th of 6 entries"),
     ],
 )
 def test_what_cannot_be_fused_says_why(shapes: dict[str, tuple[int, ...]], text: str, reason: str) -> None:
@@ -308,14 +323,16 @@ def test_what_cannot_be_fused_says_why(shapes: dict[str, tuple[int, ...]], text:
 
 
 def test_generated_code_reads_and_writes_in_place() -> None:
-    """Rolled halves, heads stored transposed, statistics beside the product: in Triton's interpreter."""
-    q, k = (ROTATED.format(HEADS.format(x)) for x in "qk")
+    """Rolled halves, exchanged pairs, heads stored transposed, statistics beside the product: in Triton's interpreter."""
+    q, k, pair_q, pair_k = (form.format(HEADS.format(x)) for form in (ROTATED, PAIRS) for x in "qk")
     heads = {x: (1, 5, 12) for x in "qkv"} | {"c": (1, 1, 5, 4), "s": (1, 1, 5, 4)}
     rotated = ATTENTION.format(f"MatMul({q}, Transpose[perm=(1,0)]({k}))", HEADS.format("v"))
+    paired = ATTENTION.format(f"MatMul({pair_q}, Transpose[perm=(1,0)]({pair_k}))", HEADS.format("v"))
     shared = {"x": (1, 5, 20), "u": (20, 12), "b": (12,), "w": (20, 12)}
     split = ["Mul(" + HEADS.format("Add(MatMul(x, u), b)") + ", 0.5)", HEADS.format("MatMul(x, w)")]
     cases = [
         (built(heads, [f"Reshape[drop=2,shape=(12,)](Transpose[perm=(1,0,2)]({rotated}))"]), {"s": 16, "t": 16}),
+        (built(heads, [paired]), {"s": 16, "t": 16}),
         (built(shared, split), {"m": 16, "n": 16, "k": 16}),
         (
             built({"x": (3, 20), "w": (20, 8)}, [f"MatMul({RMS.format('x')}, w)"], Form(accumulated=True)),

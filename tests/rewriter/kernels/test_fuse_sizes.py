@@ -50,6 +50,9 @@ HEADS = "Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(6,16)](x0))"
 HALVES = [f"Slice[axes=(-1,),ends=({end},),starts=({end - 8},),steps=(1,)]({HEADS})" for end in (8, 16)]
 ROTATED = f"OrtRotaryEmbedding[interleaved=false,num_heads=0]({HALVES[0]}, Positions[length=24](), x1, x2)"
 PARTLY = f"Reshape[drop=2,shape=(96,)](Transpose[perm=(1,0,2)](Concat[axis=-1]({ROTATED}, {HALVES[1]})))"
+PAIRS = [f"Slice[axes=(-1,),ends=(16,),starts=({start},),steps=(2,)]({HEADS})" for start in (0, 1)]
+EXCHANGED = "Reshape[drop=2,shape=(16,)](Concat[axis=-1](Unsqueeze[axes=(-1,)](Neg({1})), Unsqueeze[axes=(-1,)]({0})))"
+EVERY = "Relu(Slice[axes=(-1,),ends=({},),starts=(2,),steps=(3,)](x0))"
 
 
 CASES: dict[str, tuple[Mapping[str, Sequence[int]], str, list[str]]] = {
@@ -68,6 +71,13 @@ CASES: dict[str, tuple[Mapping[str, Sequence[int]], str, list[str]]] = {
         "Relu(Reshape[drop=2,shape=(8,512,3072)](Add(x0, x1)))",
         ["[d0*d1,d2]", "[d2]"],
     ),
+    "pairs that stand side by side, exchanged": (
+        {"x0": (2, 24, 96), "x1": (2, 6, 24, 16)},
+        f"Mul({EXCHANGED.format(*PAIRS)}, x1)",
+        ["[d0,d1,2*d2*d3]", "[d0,d2,d1,2*d3]"],
+    ),
+    "every third entry": ({"x0": (8, 12)}, EVERY.format(12), ["[d0,3*d1]"]),
+    "every third entry of some": ({"x0": (8, 12)}, EVERY.format(9), ["[d0,12]"]),
     "a batch of one": (
         {"x0": (1, 128, 768), "x1": (1, 128, 768), "x2": (768,), "x3": (768,)},
         "LayerNormalization[axis=-1](Add(x0, x1), x2, x3)",

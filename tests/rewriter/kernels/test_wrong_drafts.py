@@ -156,6 +156,20 @@ def test_what_cuts_a_check_short_shows_nothing(model: Path, tmp_path: Path, monk
     assert not custom.is_proved(rule) and any("was not used" in note for note in custom.notes)
 
 
+def test_a_proof_does_not_rest_on_tests() -> None:
+    """Where no size is a symbol and all are large, a kernel that is proved is used; one that is not proved is not."""
+    kernel = lower("negative", {"x": parse_type("float16[2048,1024]")}, [("y", parse_term("Neg(x)"))])
+    builder = KernelBuilder()
+    builder._untested[kernel.digest] = kernel
+    builder.confirm(kernel)
+    types = {"x": parse_type("float16[2048,1024]"), "m": parse_type("bool[2048,1024]")}
+    masked = lower("masked", types, [("y", parse_term("Softmax[axis=-1](Where(m, x, -inf))"))])
+    builder._untested[masked.digest] = masked
+    for asked in (lambda: builder.test(kernel), lambda: builder.confirm(masked)):  # what a run hides is no part of a proof
+        with pytest.raises(NotFusable, match="too many to interpret"):
+            asked()
+
+
 def test_wrong_kernels_of_a_cache_are_refused(
     model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
