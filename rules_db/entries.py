@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import overload
+from functools import cached_property, partial
+from typing import TypeVar, overload
 
+from mugraph.blocks.operator import KERNEL
 from mugraph.deadline import heed
 from mugraph.ops import REGISTRY
 from rules_db.exchange import RuleTextError, format_rule, parse_rule
 from rules_db.files import StoreError
+from rules_db.heads import KernelTypes, RuleHead, parse_head
 from rules_db.sides import facts_of
 from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.check import check
+from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = [
     "Entry",
+    "KernelOutline",
     "RuleBook",
     "Usable",
     "by_size",
     "not_used",
+    "outlines_of",
     "preferred",
     "proved",
     "read_all",
@@ -33,6 +38,7 @@ __all__ = [
     "way_out",
 ]
 
+_Read = TypeVar("_Read")
 _HEADING = re.compile(r"^rule[ \t]+(\S+)", re.MULTILINE)
 
 
@@ -72,9 +78,45 @@ class Entry:
             raise RuleTextError(f"{self.place}:{self.line}: holds rule {rule.id}, not {self.identity}")
         return rule
 
+    def head(self) -> RuleHead | None:
+        """The head of a multi-level rule that is known; ``None`` where it is none. Raises as :meth:`read` does."""
+        head = parse_head(self.text, self.place, self.line)
+        if head is not None and head.id != self.name:
+            raise RuleTextError(f"{self.place}:{self.line}: rule {self.name} says that it is rule {head.id}")
+        return head
+
+
+@dataclass(frozen=True, eq=False)
+class KernelOutline:
+    """A multi-level rule whose block graphs are read when somebody asks for them.
+
+    Attributes:
+        head: what is told of it before.
+        give: reads it. Raises StoreError where it cannot be read.
+    """
+
+    head: RuleHead
+    give: Callable[[], Rule]
+
+    @staticmethod
+    def of(rule: Rule) -> KernelOutline | None:
+        """That of a rule that was read; ``None`` where its target is no kernel."""
+        kernel = kernel_of_rule(rule)
+        if kernel is None:
+            return None
+        return KernelOutline(RuleHead(rule.id, rule.source, rule.types, KernelTypes.of(kernel), rule.provenance), lambda: rule)
+
+    @cached_property
+    def rule(self) -> Rule:
+        return self.give()
+
 
 class _ReadOnDemand(Sequence[Rule]):
     """Rules, each read when it is first asked for."""
+
+    @abstractmethod
+    def outlines(self) -> list[KernelOutline]:
+        """The outlines of the multi-level ones; their block graphs are not read. Raises StoreError."""
 
     @overload
     def __getitem__(self, place: int) -> Rule: ...
@@ -117,18 +159,42 @@ class RuleBook(_ReadOnDemand):
         rule = self._rules[place]
         if isinstance(rule, Entry):
             heed()
-            try:
-                self._rules[place] = rule = rule.read(is_known=True)
-            except RuleTextError as problem:
-                raise StoreError(str(problem)) from None
+            self._rules[place] = rule = self._understood(partial(rule.read, is_known=True))
         return rule
+
+    def _understood(self, read: Callable[[], _Read]) -> _Read:
+        """What is read of a text. Raises StoreError where that cannot be."""
+        try:
+            return read()
+        except RuleTextError as problem:
+            raise StoreError(str(problem)) from None
+
+    def outlines(self) -> list[KernelOutline]:
+        return self.outlines_at(range(len(self)))
+
+    def outlines_at(self, places: Iterable[int]) -> list[KernelOutline]:
+        """Those of the multi-level rules at some places. Raises StoreError."""
+        found = (self._outline(place) for place in places)
+        return [outline for outline in found if outline is not None]
+
+    def _outline(self, place: int) -> KernelOutline | None:
+        rule = self._rules[place]
+        if isinstance(rule, Rule):
+            return KernelOutline.of(rule)
+        if not _has(rule, KERNEL):
+            return None
+        heed()
+        head = self._understood(rule.head)
+        return None if head is None else KernelOutline(head, partial(self.__getitem__, place))
 
     def within(self, operators: Collection[str]) -> list[Rule]:
         """Those that may apply to a program of these operators, or to what others make of it, in order; no other is read.
 
-        A side matches where all its operators are. What it is replaced by brings the other side's.
+        A side matches where all its operators are. What it is replaced by brings the other side's. Multi-level rules are none of
+        them: their kernels are made for the model's sizes first (:meth:`outlines`).
         """
-        there, waiting, chosen = set(operators), list(enumerate(self._sides)), list[int]()
+        there, chosen = set(operators), list[int]()
+        waiting = [(place, sides) for place, sides in enumerate(self._sides) if not any(KERNEL in side for side in sides)]
         while True:
             apart = []
             for place, sides in waiting:
@@ -170,6 +236,16 @@ class _SomeRules(_ReadOnDemand):
 
     def _at(self, place: int) -> Rule:
         return self._book[self._places[place]]
+
+    def outlines(self) -> list[KernelOutline]:
+        return self._book.outlines_at(self._places)
+
+
+def outlines_of(rules: Sequence[Rule]) -> list[KernelOutline]:
+    """The outlines of the multi-level ones of some rules. Raises StoreError where one cannot be read."""
+    if isinstance(rules, _ReadOnDemand):
+        return rules.outlines()
+    return [outline for outline in map(KernelOutline.of, rules) if outline is not None]
 
 
 _SIDE = re.compile(r"^\s*(?:source|target) (.*)$", re.MULTILINE)

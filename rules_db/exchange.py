@@ -8,7 +8,7 @@ target is a graph-defined kernel has its μGraph in a line of its own, as JSON; 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import cast
@@ -27,12 +27,14 @@ from rules_db.trust.condition import Condition, parse_condition
 from rules_db.trust.rule import FloatClass, Rule, Side
 
 __all__ = [
+    "FIELDS",
     "RuleTextError",
     "format_rule",
     "format_rules",
     "parse_conditions",
     "parse_rule",
     "parse_rules",
+    "read_fields",
     "read_rules",
     "read_text",
     "split_rules",
@@ -85,6 +87,7 @@ def _kernel(text: str) -> Kernel:
     return kernel
 
 
+@lru_cache(maxsize=1 << 10)
 def _side(text: str) -> Side:
     parser = Parser(text)
     roots = [parser.term()]
@@ -96,6 +99,12 @@ def _side(text: str) -> Side:
 
 def _samples(text: str) -> tuple[dict[str, TensorType], dict[str, AttrValue]]:
     """Sample types of variables and sample values of attribute variables."""
+    types, attrs = _declared(text)
+    return dict(types), dict(attrs)
+
+
+@lru_cache(maxsize=1 << 10)
+def _declared(text: str) -> tuple[Mapping[str, TensorType], Mapping[str, AttrValue]]:
     parser = Parser(text)
     types: dict[str, TensorType] = {}
     attrs: dict[str, AttrValue] = {}
@@ -135,7 +144,7 @@ def _provenance(text: str) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
-_FIELDS = {
+FIELDS: Mapping[str, Callable[[str], object]] = {
     "let": _samples,
     "kernel": _kernel,
     "source": _side,
@@ -194,36 +203,58 @@ def _with_kernel(roots: Side, kernel: Kernel | None) -> Side:
     return tuple(rebuild(root, lambda leaf: leaf, lambda value: kernel if value in named else value) for root in roots)
 
 
-def parse_rule(block: str, file: str = "<text>", line: int = 1, *, is_known: bool = False) -> Rule:
-    """Reads one block, which begins at that line of the file. Raises :class:`RuleTextError`, as :func:`parse_rules` does.
-
-    Args:
-        is_known: this very text was read before, so that the identity in its header is that of its content.
-    """
+def _lines(block: str, file: str, line: int) -> tuple[int, str, list[tuple[int, str]]]:
+    """The number of a block's first line, the identity in it, and the others that hold something. Raises RuleTextError."""
     (number, header), *others = [
         (number, text) for number, text in enumerate(block.splitlines(), line) if text.strip() and not text.startswith("#")
     ] or [(line, "")]
     word, _, identity = header.partition(" ")
     if word != "rule" or not identity.strip():
         raise RuleTextError(f"{file}:{number}: expected 'rule ID', not {header[:40]!r}")
+    return number, identity.strip(), others
+
+
+def read_fields(
+    block: str, file: str, line: int, readers: Mapping[str, Callable[[str], object]], *, has_kernel: bool = True
+) -> tuple[int, str, dict[str, object]]:
+    """The number of a block's first line, the identity in it, and its fields by name, each as its reader reads it.
+
+    Args:
+        readers: of all :data:`FIELDS`.
+        has_kernel: the kernel is read, and stands in the sides then, whose names are checked; else these name it by its digest.
+
+    Raises:
+        RuleTextError: a line cannot be read, or one is missing.
+    """
+    number, identity, lines = _lines(block, file, line)
     fields: dict[str, object] = {}
-    for line_number, text in others:
+    for line_number, text in lines:
         name, _, value = text.strip().partition(" ")
-        if name not in _FIELDS or name in fields:
+        if name not in readers or name in fields:
             problem = "a second" if name in fields else "unknown"
-            raise RuleTextError(f"{file}:{line_number}: {problem} field '{_shortened(name)}'; a rule has {', '.join(_FIELDS)}")
+            raise RuleTextError(f"{file}:{line_number}: {problem} field '{_shortened(name)}'; a rule has {', '.join(FIELDS)}")
         try:
-            read = Certificate.known if is_known and name == "proof" else _FIELDS[name]
-            fields[name] = read(value.strip())
-            if name in ("source", "target"):
+            fields[name] = readers[name](value.strip())
+            if name in ("source", "target") and has_kernel:
                 fields[name] = _with_kernel(fields[name], fields.get("kernel"))  # type: ignore[arg-type]
-            if name in ("source", "target") and "let" in fields:
-                _check_names(fields[name], *fields["let"])  # type: ignore[arg-type, misc]
+                if "let" in fields:
+                    _check_names(fields[name], *fields["let"])  # type: ignore[arg-type, misc]
         except (TextError, KeyError, ValueError) as reason:
             raise RuleTextError(f"{file}:{line_number}: {_shortened(reason.args[0])}") from None
     missing = [name for name in _REQUIRED if name not in fields]
     if missing:
         raise RuleTextError(f"{file}:{number}: rule {_shortened(identity)} lacks {', '.join(missing)}; is the file truncated?")
+    return number, identity, fields
+
+
+def parse_rule(block: str, file: str = "<text>", line: int = 1, *, is_known: bool = False) -> Rule:
+    """Reads one block, which begins at that line of the file. Raises :class:`RuleTextError`, as :func:`parse_rules` does.
+
+    Args:
+        is_known: this very text was read before, so that the identity in its header is that of its content.
+    """
+    readers = {**FIELDS, "proof": Certificate.known} if is_known else FIELDS
+    number, identity, fields = read_fields(block, file, line, readers)
     types, attrs = cast(tuple[dict[str, TensorType], dict[str, AttrValue]], fields["let"])
     rule = Rule(
         fields["source"],  # type: ignore[arg-type]
@@ -236,10 +267,10 @@ def parse_rule(block: str, file: str = "<text>", line: int = 1, *, is_known: boo
         attrs,
     )
     if is_known:
-        vars(rule)["id"] = identity.strip()  # where a cached property keeps what it found
-    elif rule.id != identity.strip():
+        vars(rule)["id"] = identity  # where a cached property keeps what it found
+    elif rule.id != identity:
         raise RuleTextError(
-            f"{file}:{number}: the content of rule {_shortened(identity.strip())} has the identity {rule.id}; "
+            f"{file}:{number}: the content of rule {_shortened(identity)} has the identity {rule.id}; "
             "if the change is meant, write that identity and run 'rulegen audit'"
         )
     return rule

@@ -12,8 +12,9 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rules_db.entries import Entry, RuleBook, Usable
 from rules_db.files import StoreError, cache_folder
@@ -25,6 +26,7 @@ __all__ = ["PresumedRules", "RememberedChecks"]
 
 _LOG = logging.getLogger(__name__)
 
+_Read = TypeVar("_Read")
 _ALWAYS = 64
 """Rules that are checked however late it is, in a fifth of a second."""
 _EVIDENCE, _DIGITS = frozenset(map(str, Evidence)), 32
@@ -136,10 +138,10 @@ class PresumedRules(RuleBook):
         memory.put(fresh)
         return cls(standing, trust, memory, skipped, unchecked)
 
-    def _at(self, place: int) -> Rule:
-        """Raises StoreError for a rule that cannot be read: what is remembered is not so, and is forgotten."""
+    def _understood(self, read: Callable[[], _Read]) -> _Read:
+        """Raises StoreError for a text that cannot be read: what is remembered is not so, and is forgotten."""
         try:
-            return super()._at(place)
+            return super()._understood(read)
         except StoreError:
             self._memory.forget()
             raise

@@ -32,7 +32,7 @@ Statements and views are described in :mod:`mugraph.blocks.statements`, what mak
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -160,6 +160,16 @@ class Block:
     def accumulators(self) -> tuple[Accumulate, ...]:
         return tuple(s for s in self.statements if isinstance(s, Accumulate))
 
+    def content(self, types: Mapping[str, TensorType]) -> str:
+        """What the block graph is, equal where it does the same whatever its axes, values and tensors are called.
+
+        Args:
+            types: of the tensors.
+        """
+        named = list(dict.fromkeys(s.tensor for s in self.statements if isinstance(s, Load | Store)))
+        told = repr([str(types[name]) for name in named])
+        return told + "".join(_contents(self, {name: f"t{i}" for i, name in enumerate(named)}))
+
     def maps(self, statement: Load | Store) -> tuple[dict[str, int | None], int | None]:
         """The imap or omap (grid axis to data dimension of the view, ``None`` is φ) and the fmap of an iterator or saver."""
         position = {f.index.axis: i for i, f in reversed(list(enumerate(statement.view))) if f.index.axis is not None}
@@ -245,13 +255,22 @@ class Kernel(NamedValue):
         for term in self.body:
             content.update(_renamed(term, tensors).digest)
         for block in self.blocks:
-            axes = {name: f"a{i}" for i, (name, _) in enumerate(block.axes)}
-            values = {name: f"v{i}" for i, name in enumerate(block.defined)}
-            content.update(repr(([(axes[n], d) for n, d in block.axes], [axes[n] for n in block.grid])).encode())
-            content.update(repr(axes.get(block.loop or "")).encode())
-            for statement in block.statements:
-                content.update(_statement_key(statement, axes, values, tensors).encode())
+            content.update("".join(_contents(block, tensors)).encode())
         return content.digest()
+
+
+def _contents(block: Block, tensors: Mapping[str, str]) -> Iterator[str]:
+    """What a block graph is, piece by piece, whatever its axes and values are called.
+
+    Args:
+        tensors: other names of the tensors.
+    """
+    axes = {name: f"a{i}" for i, (name, _) in enumerate(block.axes)}
+    values = {name: f"v{i}" for i, name in enumerate(block.defined)}
+    yield repr(([(axes[n], d) for n, d in block.axes], [axes[n] for n in block.grid]))
+    yield repr(axes.get(block.loop or ""))
+    for statement in block.statements:
+        yield _statement_key(statement, axes, values, tensors)
 
 
 def _renamed(term: Term, names: Mapping[str, str]) -> Term:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mugraph.blocks.block import Block, Kernel
@@ -30,6 +30,7 @@ __all__ = [
     "Schedule",
     "check_ahead",
     "check_fits",
+    "check_memory",
     "check_schedule",
     "element_bytes",
     "storage_types",
@@ -139,7 +140,7 @@ def check_ahead(kernel: Kernel, schedules: Sequence[Schedule]) -> None:
             raise InvalidBlock(f"block {block.name}: the schedule asks ahead for {', '.join(schedule.ahead)[:80]}, one twice")
 
 
-def tile_shape(block: Block, schedule: Schedule, axes: Sequence[str], sizes: Mapping[str, int] | None = None) -> tuple[int, ...]:
+def tile_shape(block: Block, schedule: Schedule, axes: Iterable[str], sizes: Mapping[str, int] | None = None) -> tuple[int, ...]:
     """Dimensions of a tile, powers of two.
 
     Raises:
@@ -172,15 +173,22 @@ def check_fits(kernel: Kernel, schedules: Sequence[Schedule], limits: DeviceLimi
     Raises:
         InvalidBlock: a level does not fit; the message names block, statement and bytes.
     """
+    check_memory(kernel, limits)
+    for block, schedule in zip(kernel.blocks, schedules, strict=True):
+        check_schedule(block, schedule)
+        _check_block_fits(block, schedule, kernel.tensors, limits)
+
+
+def check_memory(kernel: Kernel, limits: DeviceLimits) -> None:
+    """Checks what of :func:`check_fits` no schedule decides: memory, and that whole axes have sizes. Raises as that."""
     sizes = [product(t.shape) for t in kernel.tensors.values()]
     total = sum(
         element_bytes(t.dtype) * size for t, size in zip(kernel.tensors.values(), sizes, strict=True) if isinstance(size, int)
     )
     if total > limits.memory:
         raise InvalidBlock(f"kernel {kernel.name}: {total:.0f} bytes of tensors, {limits.name} has {limits.memory}")
-    for block, schedule in zip(kernel.blocks, schedules, strict=True):
-        check_schedule(block, schedule)
-        _check_block_fits(block, schedule, kernel.tensors, limits)
+    for block in kernel.blocks:
+        tile_shape(block, Schedule(()), dict.fromkeys(axis for axes in block.value_axes.values() for axis in axes))
 
 
 def _check_block_fits(block: Block, schedule: Schedule, tensors: Mapping[str, TensorType], limits: DeviceLimits) -> None:

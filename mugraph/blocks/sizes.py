@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +29,7 @@ from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, evaluate_dim
 from mugraph.terms.term import Term, const, rebuild, substitute
 
-__all__ = ["bound_sizes", "retyped", "specialised"]
+__all__ = ["bound_sizes", "retyped", "retyped_terms", "specialised"]
 
 
 def specialised(kernel: Kernel, sizes: Mapping[str, Dim]) -> Kernel:
@@ -65,7 +65,25 @@ def retyped(kernel: Kernel, types: Mapping[DataType, DataType]) -> Kernel:
     What is 1e-5 rounded to half precision becomes 1e-5 rounded to single, where the kernel has one float type. A number that the
     kernel's own type has not is none of the model's and stays.
     """
-    floats = sorted({t.dtype for t in kernel.tensors.values()} & FLOATS)
+    term = _retyping({t.dtype for t in kernel.tensors.values()}, types)
+    with np.errstate(over="ignore"):
+        return _mapped(kernel, lambda d: d, term, lambda dtype: types.get(dtype, dtype))
+
+
+def retyped_terms(roots: Iterable[Term], present: Collection[DataType], types: Mapping[DataType, DataType]) -> tuple[Term, ...]:
+    """The body of a kernel as it becomes when the kernel is retyped.
+
+    Args:
+        present: the element types of the kernel's tensors.
+        types: what they stand for.
+    """
+    with np.errstate(over="ignore"):
+        return tuple(map(_retyping(present, types), roots))
+
+
+def _retyping(present: Collection[DataType], types: Mapping[DataType, DataType]) -> Callable[[Term], Term]:
+    """A term of a kernel of some element types with other ones."""
+    floats = sorted(set(present) & FLOATS)
 
     def leaf(term: Term) -> Term:
         value = term.attr("value") if term.op == "Const" else None
@@ -77,13 +95,7 @@ def retyped(kernel: Kernel, types: Mapping[DataType, DataType]) -> Kernel:
         written = next(v for digits in range(1, 18) if float(present(v := float(f"{value:.{digits}g}"))) == value)
         return const(float(other(written)))
 
-    def typed(dtype: DataType) -> DataType:
-        return types.get(dtype, dtype)
-
-    with np.errstate(over="ignore"):
-        return _mapped(
-            kernel, lambda d: d, lambda t: rebuild(t, leaf, lambda v: typed(v) if isinstance(v, DataType) else v), typed
-        )
+    return lambda term: rebuild(term, leaf, lambda v: types.get(v, v) if isinstance(v, DataType) else v)
 
 
 def _mapped(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mugraph.ops.masks import stored_shape
 from mugraph.terms.shape import DataType, Dim, TensorType
@@ -267,7 +268,7 @@ def statement_names(statement: Statement) -> tuple[str, ...]:
 def statement_operands(statement: Statement) -> tuple[str, ...]:
     """The tiles that a statement uses, each once."""
     if isinstance(statement, Compute):
-        return tuple(v.name for v in variables([statement.term]))
+        return _names_in(statement.term)
     if isinstance(statement, Dot):
         return tuple(dict.fromkeys((statement.left, statement.right)))
     if isinstance(statement, Reduce):
@@ -275,6 +276,11 @@ def statement_operands(statement: Statement) -> tuple[str, ...]:
     if isinstance(statement, Accumulate):
         return (*statement.operands, *((statement.keep,) if statement.keep else ()))
     return (statement.value,) if isinstance(statement, Store) else ()
+
+
+@lru_cache(maxsize=1 << 12)
+def _names_in(term: Term) -> tuple[str, ...]:
+    return tuple(variable.name for variable in variables([term]))
 
 
 def statement_indices(statement: Statement) -> tuple[Index, ...]:

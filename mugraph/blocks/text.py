@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from mugraph.blocks.block import Block, Kernel
@@ -235,6 +236,12 @@ def _read(text: str, sizes: Mapping[str, Dim], what: str) -> Any:
     return result
 
 
+@lru_cache(maxsize=1 << 11)
+def _known(text: str, what: str) -> Any:
+    """A type or a dimension, which the kernels of a file ask for again and again."""
+    return _read(text, {}, what)
+
+
 def format_kernel(kernel: Kernel) -> str:
     """The text of a kernel."""
     lines = [f"kernel {kernel.name}"]
@@ -342,12 +349,12 @@ def kernel_from_json(value: Mapping[str, Any]) -> Kernel:
     """Reads what :func:`kernel_to_json` gives. Raises :class:`TextError`."""
     try:
         tensors = {
-            kind: [Tensor(t["name"], _read(t["type"], {}, "type")) for t in value[key]]
+            kind: [Tensor(t["name"], _known(t["type"], "type")) for t in value[key]]
             for kind, key in (("input", "inputs"), ("scratch", "scratch"), ("output", "outputs"))
         }
         blocks = []
         for block in value["blocks"]:
-            axes = {name: _read(size, {}, "dim") for name, size in block["axes"].items()}
+            axes = {name: _known(size, "dim") for name, size in block["axes"].items()}
             blocks.append({**block, "axes": axes, "statements": [parse_statement(line, axes) for line in block["statements"]]})
         return _kernel(value["name"], tensors, [parse_term(t["body"]) for t in value["outputs"]], blocks)
     except (KeyError, TypeError, AttributeError) as problem:

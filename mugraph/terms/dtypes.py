@@ -65,9 +65,10 @@ class DataType(IntEnum):
     @property
     def bitwidth(self) -> int:
         """Bits of an element. Raises TypeError for texts, which have no fixed number of them."""
-        if self in (DataType.UNDEFINED, DataType.STRING):
+        bits = _BITS.get(self)
+        if bits is None:
             raise TypeError(f"an element of type {self} has no fixed width")
-        return _NARROW.get(self) or 8 * _NUMPY[self].itemsize
+        return bits
 
     @property
     def itemsize(self) -> float:
@@ -121,6 +122,7 @@ _NARROW = {
     DataType.FLOAT6E3M2: 6,
 }
 """Bits of the types of which ONNX packs several into a byte; NumPy does not."""
+_BITS = {dtype: 8 * kind.itemsize for dtype, kind in _NUMPY.items() if dtype != DataType.STRING} | _NARROW
 
 
 def as_stored(array: np.ndarray) -> np.ndarray:

@@ -177,6 +177,8 @@ class SymDim:
         Long division by the greatest monomials first: in that order products keep their places, so that a quotient that exists is
         found, a monomial a step (Cox, Little and O'Shea, Ideals, Varieties, and Algorithms, section 2.3).
         """
+        if divisor == 1:
+            return self
         names = sorted({*self.symbols(), *(divisor.symbols() if isinstance(divisor, SymDim) else ())})
 
         def place(monomial: Monomial) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ __all__ = [
     "TimedKernel",
     "fastest",
     "kernel_key",
+    "least_known",
     "recall_all",
     "record",
     "time_of",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 
+_KERNEL = "kernel "
+"""In front of such keys."""
 _BY = " by "
 _ROUGH = ", rounding more"
 """Behind the keys of a store of such times."""
@@ -58,7 +61,7 @@ def kernel_key(kernel: Kernel, sizes: Mapping[str, int]) -> str:
     Raises:
         Undecided: a symbol has no size.
     """
-    return "kernel " + digest(kernel.digest.hex(), json.dumps(_bound(kernel, sizes), sort_keys=True), str(_LAUNCHES))
+    return _KERNEL + digest(kernel.digest.hex(), json.dumps(_bound(kernel, sizes), sort_keys=True), str(_LAUNCHES))
 
 
 def _bound(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -123,6 +126,11 @@ def timed_kernels(store: ProfileStore) -> Iterator[TimedKernel]:
 def time_of(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
     """Microseconds of a kernel under the best known schedules, or ``None``; as :func:`recall` without a look at these."""
     return _time(store, kernel_key(kernel, sizes))
+
+
+def least_known(store: ProfileStore) -> float:
+    """Microseconds of the fastest of all kernels that are known, whatever it computes; infinite where none is."""
+    return min((cost for key, cost in store.costs.items() if key.startswith(_KERNEL)), default=math.inf)
 
 
 def _time(store: ProfileStore, key: str) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mugraph.blocks.operator import KERNEL, kernel_of
@@ -24,9 +24,10 @@ from rewriter.cost import cpu
 from rewriter.cost.calibration import Calibration
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
-from rewriter.cost.kernel_times import time_of
+from rewriter.cost.kernel_times import least_known, time_of
 from rewriter.cost.pace import Pace, pace_of
-from rewriter.cost.roofline import node_microseconds
+from rewriter.cost.roofline import node_microseconds, product_sizes
+from rewriter.cost.schedules import least_of_any, least_of_product
 from rewriter.cost.signature import Signature, bytes_of, random_array
 from rewriter.cost.store import ProfileStore
 
@@ -212,6 +213,44 @@ class CostModel:
         kernel = kernel_of(signature.attrs)
         shapes = {t.name: concrete(type_.shape) or () for t, type_ in zip(kernel.inputs, signature.operands, strict=True)}
         return time_of(self.store, kernel, bound_sizes(kernel, shapes))
+
+    def least_of_kernels(self) -> Callable[[Graph, Iterable[int]], float]:
+        """Microseconds that no graph-defined kernel takes less than that reads and makes some values of a graph.
+
+        By the model of schedules, or by the least time that is known of any kernel. Nothing is known of one of a processor, or in
+        a body, or where a size is not told.
+        """
+        known = least_known(self.store)
+
+        def least(graph: Graph, values: Iterable[int]) -> float:
+            moved = 0.0
+            for value in values:
+                type_ = type_at(graph.type(value), self.sizes)
+                if type_ is None or value in graph.tables.bodies:
+                    return 0.0
+                moved += bytes_of(type_)
+            return min(known, self.caution * least_of_any(self.device, moved))
+
+        return least if self.device.units > 1 else lambda graph, values: 0.0
+
+    def least_of_product(self, graph: Graph, node: Node, dtype: DataType) -> float:
+        """Microseconds that no graph-defined kernel takes less than that multiplies what a node does; 0 where nothing is known.
+
+        Args:
+            dtype: of the operands in memory.
+        """
+        signature = self.signature(graph, node)
+        if signature is None or self.device.units == 1 or node.values[0] in graph.tables.bodies:
+            return 0.0
+        operator = get_operator(node.op)
+        attrs = {**operator.defaults, **dict(signature.attrs)}
+        try:
+            sizes = product_sizes(node.op, attrs, signature.operands, operator.types(signature.attrs, signature.operands))
+        except (Undecided, ShapeError):
+            return 0.0
+        if sizes is None or traits_of(node.op).product is not ProductKind.MATRIX:
+            return 0.0
+        return min(least_known(self.store), self.caution * least_of_product(self.device.name, dtype, *sizes))
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """The roofline of the device alone, for a run of the model."""

@@ -39,7 +39,7 @@ from rewriter.kernels.within import kernels_of
 from rewriter.search.candidate import Candidate
 from rewriter.search.misses import NearMiss
 from rewriter.search.moves import Moves
-from rules_db.entries import not_used, read_all
+from rules_db.entries import KernelOutline, not_used, outlines_of, read_all
 from rules_db.files import StoreError, cache_folder
 from rules_db.store import RuleStore
 from rules_db.trust.certificate import Trust
@@ -146,12 +146,12 @@ class CustomKernels:
     def _timer(self) -> KernelTimer:
         return KernelTimer()
 
-    def _stored(self, rules: Sequence[Rule]) -> list[Rule]:
-        """The multi-level ones of some rules, and those that earlier runs learned; whoever makes no search reads none.
+    def _stored(self, rules: Sequence[Rule]) -> list[Rule | KernelOutline]:
+        """The multi-level ones of some rules, unread as far as they were, and those that earlier runs learned.
 
         Those that a search found in this run come with them.
         """
-        stored = {rule.id: rule for rule in rules if kernel_of_rule(rule) is not None}
+        stored = {outline.head.id: outline for outline in outlines_of(rules)}
         try:
             if self.learned is not None and self.learned.exists():
                 with RuleStore.open(str(self.learned), create=False) as database:

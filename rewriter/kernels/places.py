@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match
 
-__all__ = ["KernelPlace", "Offer", "Rivals", "SettledPlace", "best_first", "end_of", "ends_of", "once"]
+__all__ = ["KernelPlace", "Looks", "Offer", "Rivals", "SettledPlace", "best_first", "end_of", "ends_of", "once"]
 
 Rivals = list[tuple[Direction, Sequence[Match]]]
 """Kernels that read and write the same values, and their sites."""
@@ -50,36 +49,42 @@ class SettledPlace:
     child: Candidate
 
 
-@dataclass(frozen=True)
+Looks = Generator[float, None, SettledPlace | None]
+"""Looks at a place, each closer than the one before: microseconds that none of its kernels saves more than; in the end what is
+settled, ``None`` where they save nothing."""
+
+
 class Offer:
     """A place in a candidate, and what its kernels may save there.
 
+    Args:
+        most: microseconds that none of them saves more than, as far as is known at no expense.
+        looks: build and price them.
+
     Attributes:
-        most: microseconds that none of them saves more than.
-        settle: builds and prices them; ``None`` where they save nothing.
+        saving: microseconds that the best of the kernels saves, or no more than which it saves while nobody knows that.
+        settled: its kernels, once :attr:`is_settled`.
     """
 
-    place: KernelPlace
-    most: float
-    settle: Callable[[], SettledPlace | None]
+    def __init__(self, place: KernelPlace, most: float, looks: Looks) -> None:
+        self.place, self.saving = place, most
+        self.settled: SettledPlace | None = None
+        self.is_settled, self._looks = False, looks
 
-    @cached_property
-    def settled(self) -> SettledPlace | None:
-        return self.settle()
-
-    @property
-    def saving(self) -> float:
-        """Microseconds that the best of the kernels saves, or no more than which it saves while nobody knows that."""
-        if "settled" not in self.__dict__:
-            return self.most
-        return 0.0 if self.settled is None else self.settled.child.moves[-1].gain
+    def look(self) -> None:
+        """Looks closer."""
+        try:
+            self.saving = min(self.saving, next(self._looks))
+        except StopIteration as end:
+            self.settled, self.is_settled = end.value, True
+            self.saving = 0.0 if self.settled is None else self.settled.child.moves[-1].gain
 
 
 def best_first(offers: Sequence[Offer], is_wanted: Callable[[KernelPlace], bool]) -> Iterator[SettledPlace]:
     """The kernels that save something, those of the place first where they save most.
 
-    Kernels are built and priced when no others may save more than the nodes at their place take. So those of a place that
-    another's kernel took meanwhile never are.
+    A place is looked at closer when no other may save more than it: so those of a place that another's kernel took meanwhile
+    are not built, and those are not put in place that cost more than the nodes there.
 
     Args:
         is_wanted: asked of a place whose turn it is.
@@ -87,13 +92,14 @@ def best_first(offers: Sequence[Offer], is_wanted: Callable[[KernelPlace], bool]
     waiting = [(-offer.saving, number) for number, offer in enumerate(offers)]
     heapq.heapify(waiting)
     while waiting and waiting[0][0] < 0:
-        expected, number = heapq.heappop(waiting)
+        _, number = heapq.heappop(waiting)
         offer = offers[number]
-        if not is_wanted(offer.place) or offer.settled is None:
+        if not is_wanted(offer.place):
             continue
-        if offer.saving < -expected:
+        if not offer.is_settled:
+            offer.look()
             heapq.heappush(waiting, (-offer.saving, number))
-        else:
+        elif offer.settled is not None:
             yield offer.settled
 
 

@@ -10,45 +10,43 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 from mugraph.blocks.block import Kernel
-from mugraph.blocks.sizes import retyped, specialised
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph
-from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, evaluate_dim, same_shape
+from mugraph.ops import traits_of
+from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided
 from mugraph.terms.term import walk
 from rewriter.kernels.chunks import ChunkedAttention
+from rewriter.kernels.drafts import KernelRules
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
-from rewriter.kernels.fuse.kernels import DraftKernel, KernelBuilder
+from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
-from rewriter.kernels.matched import live_values, matches_of, matches_of_all
-from rewriter.kernels.places import KernelPlace, Offer, Rivals, SettledPlace, best_first, end_of, ends_of, once
+from rewriter.kernels.matched import matches_of, matches_of_all
+from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first
 from rewriter.kernels.preparing import joined, positioned
+from rewriter.kernels.stored import ELEMENTS, StoredKernels, pattern_rule
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
-from rewriter.search.match import Match, NoMatch, bind_dims
-from rewriter.search.moves import Moves
-from rules_db.trust.certificate import Certificate
-from rules_db.trust.interpreted import kernel_of_rule, kernel_rule
-from rules_db.trust.rule import FloatClass, Rule
+from rewriter.search.match import Match, NoMatch
+from rewriter.search.moves import Moves, Spared
+from rules_db.entries import KernelOutline
+from rules_db.trust.interpreted import kernel_of_rule
+from rules_db.trust.rule import Rule
 
 __all__ = [
     "PROVIDER",
     "KernelProposals",
     "forever",
-    "is_lowered",
+    "least_of_product",
 ]
 
-_ELEMENTS = frozenset({DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT, DataType.BOOL})
-"""Element types that kernels read and write."""
-_LOWERED = "kernels"
-"""The group of rules whose kernels were built by lowering."""
 _COMPARED = frozenset({DataType.INT32, DataType.INT64})
 """Those that they read and compare, too: numbers of documents, positions."""
 PROVIDER = "cuda"
@@ -96,30 +94,22 @@ class KernelProposals:
 
     def __init__(
         self,
-        stored: Callable[[], Sequence[Rule]] = tuple,
+        stored: Callable[[], Sequence[Rule | KernelOutline]] = tuple,
         is_proved: Callable[[Rule], bool] = _proved,
         provider: str = PROVIDER,
         why_unwritten: Callable[[Kernel], str] = _written,
     ) -> None:
         self.reasons: Counter[str] = Counter()
         self._why_unwritten, self._asked = why_unwritten, dict[Kernel, str]()
-        self._give_stored, self._is_proved, self.provider = stored, is_proved, provider
-        self._stands: dict[str, bool] = {}
         self._builder, self._chunked = KernelBuilder(), ChunkedAttention()
-        self._directions: dict[str, Direction] = {}
-        self._drafts: dict[str, Callable[[], Rule]] = {}
+        self.provider, self._rules = provider, KernelRules(provider)
+        self._stored = StoredKernels(stored, is_proved, self._rules, self._builder, self.reasons)
         self._regions: dict[object, Direction] = {}
-        self._readings: dict[tuple[str, _Types], _StoredReading] = {}
-        self._sized: dict[tuple[str, _Types, _Sizes], Rule | None] = {}
 
     @property
     def is_open(self) -> bool:
         """Whether the stored rules were asked for."""
-        return "_stored" in self.__dict__
-
-    @cached_property
-    def _stored(self) -> Sequence[Rule]:
-        return tuple(self._give_stored())
+        return self._stored.is_open
 
     def children(self, moves: Moves, candidate: Candidate, left: Callable[[], float] = forever) -> Iterator[Candidate]:
         """The candidates in which fusable sets are kernels: the best moves in turn, then the best alone.
@@ -165,7 +155,7 @@ class KernelProposals:
         """The candidate with masked attention wherever it attends in chunks."""
         current = candidate
         for rule in self._chunked.rules(candidate.graph):
-            current = self._take(moves, current, self._direction(rule)) or current
+            current = self._take(moves, current, self._rules.direction(rule)) or current
         if current is not candidate:
             yield current
 
@@ -196,7 +186,7 @@ class KernelProposals:
     def _places(self, graph: Graph, left: Callable[[], float] = forever) -> Iterator[KernelPlace]:
         """Where kernels may stand in a graph: those of stored rules, then the fusable sets that are found while time is left."""
         covered: set[object] = set()
-        for place in self._stored_places(graph):
+        for place in self._stored.places(graph):
             if place.is_lowered:
                 covered.update(place.ends)
             yield place
@@ -215,8 +205,7 @@ class KernelProposals:
     def _region(self, fusable: FusableSet) -> Direction:
         """A fusable set as a pattern: where it stands, so do the kernels that compute it."""
         if fusable.key not in self._regions:
-            rule = Rule(fusable.terms, fusable.terms, fusable.types, (), FloatClass.REASSOCIATES, Certificate(()))
-            self._regions[fusable.key] = Direction(rule, True, self.provider)
+            self._regions[fusable.key] = Direction(pattern_rule(fusable.terms, fusable.types), True, self.provider)
         return self._regions[fusable.key]
 
     def known(self, graph: Graph) -> Iterator[tuple[Direction, Sequence[Match]]]:
@@ -225,61 +214,8 @@ class KernelProposals:
         Those of the lowering's, in whose place nothing else is built, are checked before. What a search found is a draft: it is
         checked, and tested where its element types are others, once its price says that it saves something.
         """
-        for place in self._stored_places(graph):
+        for place in self._stored.places(graph):
             yield from place.kernels()
-
-    def _stored_places(self, graph: Graph) -> Iterator[KernelPlace]:
-        """Where the kernels of stored rules may stand, those that read and write the same values together."""
-        types = (graph.type(value) for node in graph.references for value in (*node.values, *node.inputs))
-        present = frozenset(type_.dtype for type_ in types if type_ is not None) & _ELEMENTS
-        made = _made_types(graph)
-        readings = [
-            (rules, number, self._reading(rules[0][1], types))
-            for rules in self._families
-            for number, types in enumerate(_readings(_kernel_of(rules[0][1]), present))
-            if _is_made(rules[0][1], dict(types), made)
-        ]
-        general = matches_of_all(graph, [first.direction for _, _, first in readings])
-        found: list[tuple[tuple[int, int, int], _Stored, Sequence[Match]]] = []
-        for rules, number, first in readings:
-            for at, (sizes, sites) in enumerate(_by_sizes(graph, first, general[first.direction]).items()):
-                found += [((order, number, at), _Stored(rule, first.types, sizes), sites) for order, rule in rules]
-        rivals: dict[object, list[tuple[_Stored, Sequence[Match]]]] = {}
-        for _, stored, at_sizes in sorted(found, key=lambda item: item[0]):
-            if is_lowered(stored.rule) and (reason := self._objection(self._reading(stored.rule, stored.types))):
-                self.reasons[reason] += 1
-            else:
-                rivals.setdefault(ends_of(at_sizes), []).append((stored, at_sizes))
-        for together in rivals.values():
-            lowered = any(is_lowered(stored.rule) for stored, _ in together)
-            yield KernelPlace(together[0][1], partial(self._stored_at, graph, together), lowered)
-
-    @cached_property
-    def _families(self) -> Collection[Sequence[tuple[int, Rule]]]:
-        """The stored rules with their places among all of them, those together that differ in their kernels' block graphs alone:
-        they match at the same places, at the same sizes."""
-        families: dict[object, list[tuple[int, Rule]]] = {}
-        for place, rule in enumerate(self._stored):
-            if (kernel := kernel_of_rule(rule)) is not None:
-                floats = frozenset(type_.dtype for type_ in kernel.tensors.values()) & FLOATS
-                look = (rule.source, tuple(sorted(rule.types.items())), floats)
-                families.setdefault(look, []).append((place, rule))
-        return families.values()
-
-    def _stored_at(self, graph: Graph, rivals: Sequence[tuple[_Stored, Sequence[Match]]]) -> Rivals:
-        """The kernels of stored rules with the sizes of some places, and where they match there."""
-        made: Rivals = []
-        for stored, sites in rivals:
-            rule = self._specialised(self._reading(stored.rule, stored.types), stored.sizes)
-            if rule is not None:
-                made.append((self._direction(rule), sites))
-        values = {value for _, sites in made for match in sites for value in match.values}
-        matches = matches_of_all(graph, [direction for direction, _ in made], values)
-        at = {direction: set(ends_of(sites)) for direction, sites in made}
-        here = {
-            direction: [match for match in once(matches[direction]) if end_of(match) in at[direction]] for direction, _ in made
-        }
-        return [(direction, sites) for direction, sites in here.items() if sites]
 
     def proved(self, fusable: FusableSet) -> Iterator[Direction]:
         """The rules that put kernels, of each form, in place of a fusable set and are proved for all sizes.
@@ -288,7 +224,7 @@ class KernelProposals:
         """
         for form in self._forms(fusable):
             try:
-                yield self._direction(self._builder.build(fusable, form, proved=True).rule)
+                yield self._rules.direction(self._builder.build(fusable, form, proved=True).rule)
             except NotFusable as reason:
                 self.reasons[str(reason)] += 1
 
@@ -303,13 +239,12 @@ class KernelProposals:
         except NotFusable as reason:
             self.reasons[str(reason)] += 1
             return []
-        self._draft(rule, lambda: self._builder.build(fusable, form).rule)
-        direction = self._direction(rule)
+        direction = self._rules.draft(rule, lambda: self._builder.build(fusable, form).rule)
         return [(direction, [replace(match, direction=direction) for match in sites])]
 
     def _forms(self, fusable: FusableSet) -> Sequence[Form]:
         """The forms of a kernel that differ for a fusable set; none where kernels do not read what it reads."""
-        if not all(type_.dtype in _ELEMENTS | _COMPARED for type_ in fusable.types.values()):
+        if not all(type_.dtype in ELEMENTS | _COMPARED for type_ in fusable.types.values()):
             self.reasons["an element type that kernels do not read"] += 1
             return ()
         return _forms(fusable)
@@ -319,62 +254,47 @@ class KernelProposals:
         is wrong or cannot be written."""
         move = child.moves[-1]
         rule = move.direction.rule
-        if rule.id in self._drafts:
-            try:
-                self._directions[rule.id] = Direction(self._drafts[rule.id](), True, self.provider)
-                del self._drafts[rule.id]
-            except NotFusable as problem:
-                self.reasons[str(problem)] += 1
-                return None
+        try:
+            direction = self._rules.certified(move.direction)
+        except NotFusable as problem:
+            self.reasons[str(problem)] += 1
+            return None
         kernel = kernel_of_rule(rule)
         if kernel is not None and (reason := self.unwritten(kernel)):
             self.reasons[reason] += 1
             return None
-        direction = self._directions.get(rule.id, move.direction)
         if direction is move.direction:
             return child
         matches = tuple(replace(match, direction=direction) for match in move.matches)
         return replace(child, moves=(*child.moves[:-1], replace(move, direction=direction, matches=matches)))
 
-    def _direction(self, rule: Rule) -> Direction:
-        """The one direction of a rule that is used: a kernel in place of its fusable set."""
-        if rule.id not in self._directions:
-            self._directions[rule.id] = Direction(rule, True, self.provider)
-        return self._directions[rule.id]
-
-    def _draft(self, rule: Rule, certified: Callable[[], Rule]) -> None:
-        """Enters a rule that no evidence stands behind yet.
-
-        Args:
-            certified: gives the same rule with its evidence; raises NotFusable where it has none.
-        """
-        if rule.id not in self._directions:
-            self._drafts[rule.id] = certified
-
-    def _reading(self, rule: Rule, types: _Types) -> _StoredReading:
-        """A stored multi-level rule with element types that it may stand for."""
-        if (rule.id, types) not in self._readings:
-            stored = _kernel_of(rule)
-            kernel = retyped(stored, dict(types))
-            is_stored = kernel == stored
-            direction = Direction(rule if is_stored else DraftKernel(kernel, kernel).rule, True, self.provider)
-            self._readings[rule.id, types] = _StoredReading(rule, types, kernel, direction, is_stored)
-        return self._readings[rule.id, types]
-
     def _offers(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> list[Offer]:
         """What kernels may save at each place of a candidate, as far as the time allows to look for places."""
-        least = left() * (1 - _LOOKING)
-        offers = []
-        for place in self._places(candidate.graph, lambda: left() - least):
-            most = moves.most_saved(candidate, place.sites)
-            offers.append(Offer(place, most, partial(self._settled, moves, candidate, place)))
+        kept = left() * (1 - _LOOKING)
+        offers, costs = [], moves.prices.costs.least_of_kernels()
+
+        def least(match: Match) -> float:
+            return costs(candidate.graph, match.ends)
+
+        for place in self._places(candidate.graph, lambda: left() - kept):
+            spared = moves.spared(candidate, place.sites)
+            offers.append(Offer(place, spared.most(least), self._looks(moves, candidate, place, spared)))
         return offers
 
-    def _settled(self, moves: Moves, candidate: Candidate, place: KernelPlace) -> SettledPlace | None:
-        """The kernels of a place, and the candidate with the cheapest of them alone; ``None`` where that saves nothing."""
+    def _looks(self, moves: Moves, candidate: Candidate, place: KernelPlace, spared: Spared) -> Looks:
+        """What a product takes by itself; then the kernels are built and priced, then the cheapest is put in place."""
+        yield spared.most(lambda match: least_of_product(moves, candidate.graph, match))
         rivals = self._cheapest_first(moves, candidate, place.kernels())
-        child = self._priced(moves, candidate, rivals[0][1]) if rivals else None
-        return None if child is None or child.moves[-1].gain <= 0 else SettledPlace(rivals, child)
+        if not rivals:
+            return None
+        price, _, matches = rivals[0]
+        bodies = candidate.graph.tables.bodies
+        if not any(value in bodies for match in place.sites for value in match.values):  # which may run several times
+            yield spared.most(lambda match: price)
+        child = self._priced(moves, candidate, matches)
+        if child is None or child.moves[-1].gain <= 0:
+            return None
+        return SettledPlace([(direction, matches) for _, direction, matches in rivals], child)
 
     def _in_turn(self, moves: Moves, candidate: Candidate, offers: Sequence[Offer], left: Callable[[], float]) -> Candidate:
         """The candidate after the best kernels in turn, as far as the time allows."""
@@ -387,17 +307,18 @@ class KernelProposals:
             current = self._with_best(moves, current, settled.rivals)
         return current
 
-    def _cheapest_first(self, moves: Moves, candidate: Candidate, rivals: Rivals) -> Rivals:
+    def _cheapest_first(
+        self, moves: Moves, candidate: Candidate, rivals: Rivals
+    ) -> list[tuple[float, Direction, Sequence[Match]]]:
         """Rivals by the prices of their kernels alone, as all else that they change is the same; without those that have none."""
-        if len(rivals) <= 1:
-            return rivals
-        priced = [(self._kernel_price(moves, candidate, matches[0]), place) for place, (_, matches) in enumerate(rivals)]
-        return [rivals[place] for price, place in sorted(priced) if price < math.inf]
+        priced = [(self._kernel_price(moves, candidate, matches), place) for place, (_, matches) in enumerate(rivals)]
+        return [(price, *rivals[place]) for price, place in sorted(priced) if price < math.inf]
 
-    def _kernel_price(self, moves: Moves, candidate: Candidate, match: Match) -> float:
-        """Microseconds of a kernel at a site; infinite where it cannot stand there or has no schedule."""
-        plan = moves.matches.pool.plan(match, candidate.graph)
-        if isinstance(plan, NoMatch):
+    def _kernel_price(self, moves: Moves, candidate: Candidate, matches: Sequence[Match]) -> float:
+        """Microseconds of a kernel at the first site that admits it; infinite where none does or it has no schedule."""
+        plans = (moves.matches.pool.plan(match, candidate.graph) for match in matches)
+        plan = next((plan for plan in plans if not isinstance(plan, NoMatch)), None)
+        if plan is None:
             return math.inf
         (node, _), *_ = plan.values()
         try:
@@ -439,112 +360,44 @@ class KernelProposals:
             self._asked[kernel] = self._why_unwritten(kernel)
         return self._asked[kernel]
 
-    def _specialised(self, reading: _StoredReading, sizes: _Sizes) -> Rule | None:
-        """A stored rule's reading with sizes, as a draft; ``None`` where its kernel computes nothing."""
-        key = (reading.rule.id, reading.types, sizes)
-        if key not in self._sized:
-            sized = specialised(reading.kernel, dict(sizes))
-            draft = replace(DraftKernel(sized, reading.kernel).rule, provenance=_origin(reading.rule))
-            self._sized[key] = None if sized.is_empty else draft
-            self._draft(draft, partial(self._certified, reading, sized))
-        return self._sized[key]
 
-    def _certified(self, reading: _StoredReading, sized: Kernel) -> Rule:
-        """The rule of a stored kernel with sizes. Raises NotFusable where the stored one does not stand, or not as it is read."""
-        if reason := self._objection(reading):
-            raise NotFusable(reason)
-        return kernel_rule(sized, _origin(reading.rule), general=reading.kernel)
+def least_of_product(moves: Moves, graph: Graph, match: Match) -> float:
+    """Microseconds that no kernel takes less than that computes what a match has one product of.
 
-    def _objection(self, reading: _StoredReading) -> str:
-        """Why a stored rule may not be used with some element types; empty where it may."""
-        if reading.rule.id not in self._stands:
-            self._stands[reading.rule.id] = self._is_proved(reading.rule)
-        if not self._stands[reading.rule.id]:
-            return f"stored rule {reading.rule.id} does not stand"
-        try:
-            if not reading.is_stored:
-                self._builder.test(reading.kernel)
-        except NotFusable as reason:
-            return str(reason)
-        return ""
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredReading:
-    """A stored multi-level rule with certain element types, and sizes left open.
-
-    Attributes:
-        rule: as it is stored.
-        types: its element types, and what they stand for.
-        kernel: with these.
-        direction: the rule with these; a draft where they are not the stored ones.
-        is_stored: whether its kernel is the stored one.
+    Nothing is told where it may be of less than the operands, such as what is repeated, or of less than the result is needed.
     """
-
-    rule: Rule
-    types: _Types
-    kernel: Kernel
-    direction: Direction
-    is_stored: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """A stored rule with element types, and the sizes of some place."""
-
-    rule: Rule
-    types: _Types
-    sizes: _Sizes
+    products = [node for node in match.nodes if traits_of(node.op).product is not None]
+    if len(products) != 1:
+        return 0.0
+    (product,) = products
+    read = [value for _, value in match.variables]
+    floats = [type_.dtype for value in read if (type_ := graph.type(value)) is not None and type_.dtype in FLOATS]
+    whole = all(_size(graph, operand) in _sizes_behind(graph, match, operand) for operand in product.inputs)
+    if not floats or not whole or _size(graph, product.values[0]) not in {_size(graph, value) for value in match.values}:
+        return 0.0
+    return moves.prices.costs.least_of_product(graph, product, min(floats, key=lambda dtype: dtype.bitwidth))
 
 
-_Types = tuple[tuple[DataType, DataType], ...]
-_Sizes = tuple[tuple[str, Dim], ...]
-"""Symbols and what they are at a place."""
+def _size(graph: Graph, value: int) -> Dim | None:
+    """Entries of a value."""
+    type_ = graph.type(value)
+    return None if type_ is None else math.prod(type_.shape, start=1)
 
 
-def is_lowered(rule: Rule) -> bool:
-    """Whether a stored rule's kernel is what lowering builds, so that nothing is built beside it; a searched one is not."""
-    return rule.provenance.get("group", _LOWERED) == _LOWERED
-
-
-def _origin(rule: Rule) -> dict[str, str]:
-    """The provenance of a stored rule's kernel for a place: the rule, and who found it."""
-    return {"group": rule.provenance.get("group", _LOWERED), "kernel": rule.id}
-
-
-def _made_types(graph: Graph) -> Mapping[str, Set[DataType]]:
-    """The element types of the live values that operators of a graph make."""
-    made: dict[str, set[DataType]] = {}
-    for value in live_values(graph, {node.op for node in graph.references}):
-        definition, type_ = graph.definition(value), graph.type(value)
-        if definition is not None and type_ is not None:
-            made.setdefault(definition[0].op, set()).add(type_.dtype)
-    return made
-
-
-def _is_made(rule: Rule, types: Mapping[DataType, DataType], made: Mapping[str, Set[DataType]]) -> bool:
-    """Whether a graph's operators make values of the types that a stored rule's results have when it stands for other types."""
-    results = zip(rule.source, _kernel_of(rule).outputs, strict=True)
-    return all(types.get(out.type.dtype, out.type.dtype) in made.get(root.op, ()) for root, out in results)
-
-
-def _kernel_of(rule: Rule) -> Kernel:
-    """The kernel of a multi-level rule."""
-    kernel = kernel_of_rule(rule)
-    assert kernel is not None
-    return kernel
-
-
-def _by_sizes(graph: Graph, reading: _StoredReading, matches: Sequence[Match]) -> dict[_Sizes, list[Match]]:
-    """The sizes of the places where a stored rule's reading matches and its kernel may stand, and the matches of each."""
-    kernel, places = reading.kernel, dict[_Sizes, list[Match]]()
-    for match in once(matches):
-        # A rule of one float type matches every one; this kernel is for its own.
-        if all(_has_type(graph, value, reading.direction.rule.types[name].dtype) for name, value in match.variables):
-            sizes = {name: size for name, size in bind_dims(match, graph).items() if name in kernel.symbols}
-            if len(sizes) == len(kernel.symbols) and _fits(graph, match, kernel, sizes):
-                places.setdefault(tuple(sorted(sizes.items())), []).append(match)
-    return places
+def _sizes_behind(graph: Graph, match: Match, value: int) -> set[Dim | None]:
+    """The sizes of what a match reads to compute a value."""
+    read, passed = {value for _, value in match.variables}, dict(match.passed)
+    sizes, waiting, met = set[Dim | None](), [value], {value}
+    while waiting:
+        at = waiting.pop()
+        definition = passed.get(at)
+        if at in read or definition is None:
+            sizes.add(_size(graph, at))
+        else:
+            fresh = set(definition[0].inputs) - met
+            met |= fresh
+            waiting += fresh
+    return sizes
 
 
 def _may_have_types(graph: Graph, match: Match) -> bool:
@@ -557,28 +410,6 @@ def _may_have_types(graph: Graph, match: Match) -> bool:
         if any(isinstance(size, int) and isinstance(other, int) and size != other for size, other in pairs):
             return False
     return True
-
-
-def _fits(graph: Graph, match: Match, kernel: Kernel, sizes: Mapping[str, Dim]) -> bool:
-    """Whether what a match reads has the shapes of a kernel with these sizes; a pattern says nothing of dimensions."""
-    shapes = {tensor.name: tuple(evaluate_dim(dim, sizes) for dim in tensor.type.shape) for tensor in kernel.inputs}
-    types = {name: graph.type(value) for name, value in match.variables}
-    return all(type_ is not None and same_shape(type_.shape, shapes[name]) is True for name, type_ in types.items())
-
-
-def _readings(kernel: Kernel, present: frozenset[DataType]) -> list[_Types]:
-    """The float types of a model that a stored kernel's may stand for (docs/rules.md, Matching element types)."""
-    stored = {tensor.dtype for tensor in kernel.tensors.values()} & FLOATS
-    if len(stored) == 1:
-        (single,) = stored
-        return [((single, dtype),) for dtype in sorted(present & FLOATS)]
-    narrow = ((DataType.FLOAT16, DataType.BFLOAT16),)
-    return [()] if DataType.FLOAT16 not in stored or DataType.BFLOAT16 in stored else [(), narrow]
-
-
-def _has_type(graph: Graph, value: int, dtype: DataType) -> bool:
-    type_ = graph.type(value)
-    return type_ is not None and type_.dtype == dtype
 
 
 def _forms(fusable: FusableSet) -> Sequence[Form]:

@@ -108,6 +108,11 @@ class Match:
         """The rule's variables and their values."""
         return tuple((term.name, value) for term, value in self.binding.items() if term.is_var)
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The values that it reads and those that it makes."""
+        return frozenset((*self.values, *(value for _, value in self.variables)))
+
     def still_holds(self, graph: Graph) -> bool:
         """Whether a derived candidate left everything alone that the match rests on."""
         return all(graph.definition(v) == d for v, d in self.passed) and all(graph.is_live(v) for v in self.values)

@@ -21,7 +21,7 @@ from rewriter.search.matches import Matches
 from rewriter.search.prices import NodeCosts, Prices
 from rewriter.search.roles import wraps
 
-__all__ = ["NOISE", "Moves", "SiteGroup"]
+__all__ = ["NOISE", "Moves", "SiteGroup", "Spared"]
 
 NOISE = 0.04
 """A saving below this fraction of the cost of the nodes that go away is no improvement: a kernel measured alone, in a warm cache,
@@ -71,6 +71,25 @@ class SiteGroup:
     @property
     def direction(self) -> Direction:
         return self.matches[0].direction
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """What nodes take that go away when a rule is applied at some sites.
+
+    Attributes:
+        shares: microseconds, and the sites at which so much goes away; sites that share nodes are together.
+    """
+
+    shares: Sequence[tuple[float, Sequence[Match]]]
+
+    def most(self, least: Callable[[Match], float]) -> float:
+        """Microseconds that are saved at most. Of sites that share nodes one alone may be left when another is taken.
+
+        Args:
+            least: microseconds that what comes at a site takes at least.
+        """
+        return math.fsum(max(cost - min(map(least, sites)), 0.0) for cost, sites in self.shares)
 
 
 def _every(direction: Direction) -> bool:
@@ -146,18 +165,26 @@ class Moves:
         joined = self.matches.joined(candidate.hits, lambda other: other is direction)
         return next((matches for _, matches in joined), ())
 
-    def most_saved(self, candidate: Candidate, matches: Sequence[Match]) -> float:
-        """Microseconds that a rule saves at some of a candidate's sites at most: those that the nodes take that go away.
+    def spared(self, candidate: Candidate, matches: Sequence[Match]) -> Spared:
+        """What the nodes take that go away at some of a candidate's sites.
 
         What the runtime could fuse elsewhere once they are gone is not counted.
         """
         executed, stays = candidate.executed, _staying(candidate.graph, matches)
-        places = {value for match in matches for value in match.places}
-        places.update(output for value in list(places) for output in executed.rests.get(value, ()))
-        definitions = (executed.graph.definition(value) for value in sorted(places))
-        nodes = dict.fromkeys(definition[0] for definition in definitions if definition is not None)
-        gone = (node for node in nodes if node not in stays and node in executed.graph.references)
-        return math.fsum(self.prices.cost(executed.graph, node) for node in gone)
+        owners, apart = dict[Node, int](), dict[int, tuple[set[Node], list[Match]]]()
+        for number, match in enumerate(matches):
+            places = {*match.places, *(output for value in match.places for output in executed.rests.get(value, ()))}
+            definitions = (executed.graph.definition(value) for value in places)
+            nodes = {definition[0] for definition in definitions if definition is not None}
+            gone, sites = {node for node in nodes if node not in stays and node in executed.graph.references}, [match]
+            for other in {owners[node] for node in gone if node in owners}:
+                others, before = apart.pop(other)
+                gone |= others
+                sites += before
+            owners.update(dict.fromkeys(gone, number))
+            apart[number] = gone, sites
+        cost, graph = self.prices.cost, executed.graph
+        return Spared(tuple((math.fsum([cost(graph, node) for node in gone]), sites) for gone, sites in apart.values()))
 
     def take(self, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
         """Applies a rule at some of a candidate's sites, those that admit it; ``None`` where none does.

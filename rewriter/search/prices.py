@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from mugraph.graph import Graph, Node
+from mugraph.terms.shape import DataType
 from rewriter.search.executed import Change, FusingRuntime
 from rewriter.search.fusions import Fusions
 
@@ -26,6 +28,12 @@ class NodeCosts(Protocol):
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """What the roofline of the device says of it, whatever was measured."""
+
+    def least_of_kernels(self) -> Callable[[Graph, Iterable[int]], float]:
+        """What no graph-defined kernel takes less than that reads and makes some values of a graph, whatever it computes."""
+
+    def least_of_product(self, graph: Graph, node: Node, dtype: DataType) -> float:
+        """What no graph-defined kernel takes less than that multiplies what a node multiplies, of operands of an element type."""
 
 
 class Prices:

@@ -33,11 +33,12 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, c
 from mugraph.terms.term import substitute, walk
 from rules_db.trust.certificate import Certificate, Interpretation
 from rules_db.trust.formulas.proof import why_not_proved
-from rules_db.trust.rule import FloatClass, Rule
+from rules_db.trust.rule import FloatClass, Rule, Side
 
 __all__ = [
     "LEAST_TESTS",
     "Residues",
+    "calls_one_kernel",
     "has_small_sizes",
     "interpret",
     "kernel_of_rule",
@@ -77,10 +78,13 @@ class Residues(FiniteField):
 
 def kernel_of_rule(rule: Rule) -> Kernel | None:
     """The kernel that a rule's target is; ``None`` where it is anything else."""
-    calls = {(term.attrs, term.inputs) for term in rule.target if term.op == KERNEL}
-    if len(calls) != 1 or any(term.op != KERNEL or term.out != i for i, term in enumerate(rule.target)):
-        return None
-    return kernel_of(rule.target[0].attrs)
+    return kernel_of(rule.target[0].attrs) if calls_one_kernel(rule.target) else None
+
+
+def calls_one_kernel(target: Side) -> bool:
+    """Whether the target of a rule is one kernel, all its outputs in order; it may be named by its digest alone."""
+    calls = {(term.attrs, term.inputs) for term in target if term.op == KERNEL}
+    return len(calls) == 1 and all(term.op == KERNEL and term.out == i for i, term in enumerate(target))
 
 
 def kernel_rule(kernel: Kernel, provenance: Mapping[str, str], seed: int = 0, general: Kernel | None = None) -> Rule:

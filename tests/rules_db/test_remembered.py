@@ -15,12 +15,13 @@ from mugraph.terms.text import parse_term, parse_type
 from rewriter import optimize
 from rewriter.reference import InputError
 from rules_db import remembered
-from rules_db.entries import Entry, RuleBook, Usable
+from rules_db.entries import Entry, RuleBook, Usable, outlines_of
 from rules_db.exchange import format_rule, format_rules
 from rules_db.files import StoreError
 from rules_db.library import open_presumed, presumed_rules, shipped_rules
 from rules_db.remembered import PresumedRules, RememberedChecks
 from rules_db.trust.certificate import Certificate, Evidence, Trust
+from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import FloatClass, Rule
 from tests.support.rules import landmarks
 from tests.support.runs import lora
@@ -245,3 +246,42 @@ def test_a_run_without_time_says_which_rules_it_used(tmp_path: Path, cache: Path
         optimize(model, tmp_path / "o.onnx", rules=path, budget=0.001, provider="cpu", explain=last)
     outcome = optimize(model, tmp_path / "o.onnx", rules=path, clean=True, provider="cpu")
     assert not any("checked in time" in note for note in outcome.notes)
+
+
+def test_heads_say_what_rules_do_and_no_rule_is_read_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [rule for rule in shipped_rules() if kernel_of_rule(rule) is not None]
+    book = RuleBook([Entry("x.rules", format_rule(rule)) for rule in [*RULES, *kernels]])
+    with monkeypatch.context() as patch:
+        patch.setattr(Entry, "read", lambda *_, **__: pytest.fail("read though nothing asks for it"))
+        outlines = book.outlines()
+    of_rules = outlines_of([*RULES, *kernels])
+    assert kernels and [outline.head for outline in outlines] == [outline.head for outline in of_rules]
+    assert [outline.rule for outline in outlines] == [outline.rule for outline in of_rules] == kernels
+    assert outlines[0].rule is outlines[0].rule is book[len(RULES)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "problem"),
+    [
+        ("rule ", "rule 0", "head", "expected 'rule ID'|says that it is rule"),
+        ("  source ", "  source )", "head", "x.rules:4"),
+        ('"scratch":[]', '"scratch":[{}]', "head", "x.rules:3: a μGraph that cannot be read"),
+        ('"type":"float', '"type":"flaot', "head", "x.rules:3"),
+        ("Kernel[digest='", "Kernel[digest='0", "rule", "is not the one in the line 'kernel'"),
+        ('"statements":["', '"statements":["?', "rule", "x.rules:3"),
+    ],
+)
+def test_a_kernel_that_is_remembered_and_cannot_be_read_is_forgotten(
+    cache: Path, old: str, new: str, where: str, problem: str
+) -> None:
+    rule = next(rule for rule in shipped_rules() if kernel_of_rule(rule) is not None)
+    text = format_rule(rule)
+    entry = Entry("x.rules", text.replace(old, new, 1), identity=rule.id)
+    assert entry.text != text
+    RememberedChecks().put([(entry, Evidence.PROVED)])
+    rules = PresumedRules.of([entry], Trust.PROVED)
+    if where == "rule":
+        assert len(outlines_of(rules.naming("Kernel"))) == 1
+    with pytest.raises(StoreError, match=problem):
+        [outline.rule for outline in outlines_of(rules.naming("Kernel"))]
+    assert not RememberedChecks().path.exists()

@@ -28,6 +28,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from mugraph.blocks.operator import KERNEL
+from mugraph.garbage import rare_collections
 from mugraph.graph import Graph
 from mugraph.onnx import load
 from mugraph.ops.interp import infer_types
@@ -47,6 +48,7 @@ from rulegen.mugraphs.goals import Goal, GoalProgram
 from rulegen.mugraphs.lax import SubprogramBounds, goals_of
 from rulegen.mugraphs.mining import mine_kernels
 from rulegen.mugraphs.search import FoundKernels, KernelSearch, search
+from rules_db.entries import KernelOutline, outlines_of
 from rules_db.library import open_presumed
 from rules_db.trust.certificate import Evidence, Trust
 from rules_db.trust.rule import Rule
@@ -149,7 +151,7 @@ def beside(path: Path, seconds: float, device: str) -> Iterator[SearchedBeside]:
             yield SearchedBeside(found, plain, lowered, _best(graph, found.rules, device)[1])
 
 
-def _best(graph: Graph, rules: Sequence[Rule], device: str) -> tuple[Candidate, Candidate]:
+def _best(graph: Graph, rules: Sequence[Rule | KernelOutline], device: str) -> tuple[Candidate, Candidate]:
     """A graph as it stands, and with the best kernels in turn."""
     costs = CostModel(ProfileStore(None, "predicted"), 20, {}, PROVIDER, -math.inf, DEVICES[device])
     matches = Matches.of((), RangeOracle({}), costs.provider, costs.opset)
@@ -175,9 +177,10 @@ def _proposed(path: Path, rules: Path | None, device: str) -> tuple[int, float, 
     """How many rules are read, the processor seconds of that and of proposing kernels, and the best predicted microseconds."""
     graph = load(path).graph
     begun = time.process_time()
-    found = [] if rules is None else list(open_presumed(str(rules), Trust.TESTED, print).naming(KERNEL))
-    read = time.process_time()
-    _, best = _best(graph, found, device)
+    with rare_collections():  # as the command has
+        found = [] if rules is None else outlines_of(open_presumed(str(rules), Trust.TESTED, print).naming(KERNEL))
+        read = time.process_time()
+        _, best = _best(graph, found, device)
     return len(found), read - begun, time.process_time() - read, best.cost
 
 

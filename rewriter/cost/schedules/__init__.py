@@ -23,6 +23,18 @@ best time is comparable with what a roofline says of other kernels (:mod:`rewrit
 """
 
 from rewriter.cost.schedules.choosing import SchedulePrices, points_of
+from rewriter.cost.schedules.products import least_of_product
 from rewriter.cost.schedules.ranking import candidates, default_schedules, least_time, predict, ranked
+from rewriter.cost.schedules.times import least_of_any
 
-__all__ = ["SchedulePrices", "candidates", "default_schedules", "least_time", "points_of", "predict", "ranked"]
+__all__ = [
+    "SchedulePrices",
+    "candidates",
+    "default_schedules",
+    "least_of_any",
+    "least_of_product",
+    "least_time",
+    "points_of",
+    "predict",
+    "ranked",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -94,6 +95,13 @@ class BlockFigures:
     @cached_property
     def sizes(self) -> dict[str, int]:
         return {name: self._number(size) for name, size in self.block.axes}
+
+    @cached_property
+    def key(self) -> bytes:
+        """Equal where figures are: the block graph whatever it names, its tensors' types, its sizes, and how products round."""
+        sizes = sorted((name, self.bound[name]) for name in self.kernel.symbols if name in self.bound)
+        content = self.block.content(self.kernel.tensors)
+        return hashlib.blake2b(repr((content, sizes, _multiplies_singles(self.kernel))).encode(), digest_size=16).digest()
 
     def _number(self, dim: Dim) -> int:
         value = evaluate_dim(dim, self.bound)

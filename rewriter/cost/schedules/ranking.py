@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
 from mugraph.blocks.block import Kernel
-from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.schedule import Schedule, check_memory
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures
@@ -46,7 +48,9 @@ def ranked(
         InvalidBlock: no schedule fits the device.
         Undecided: a size is not known.
     """
-    per_block = [_ranked_of_block(model, most) for model in _models(kernel, device, sizes)]
+    models = _models(kernel, device, sizes)
+    per_block = [_ranked_of_block(model, most) for model in models]
+    _check(models)
     best = tuple(timed[0][1] for timed in per_block)
     total = sum(timed[0][0] for timed in per_block)
     result = {best: total}
@@ -59,7 +63,28 @@ def ranked(
 
 def least_time(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None = None) -> float:
     """The predicted microseconds of the first of :func:`ranked`, which orders none of the others for it. Raises as that."""
-    return sum(float(np.min(_times_of_block(model)[1])) for model in _models(kernel, device, sizes))
+    models = _models(kernel, device, sizes)
+    total = sum(_least_of_block(_Pricing(device.name, model.figures.key, model)) for model in models)
+    _check(models)
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Pricing:
+    """A question for the least time of a block graph: kernels share those that are equal up to names.
+
+    Attributes:
+        key: of the block graph (:attr:`BlockFigures.key`).
+    """
+
+    device: str
+    key: bytes
+    model: TimeModel = field(compare=False)
+
+
+@lru_cache(maxsize=4096)
+def _least_of_block(pricing: _Pricing) -> float:
+    return float(np.min(_times_of_block(pricing.model)[1]))
 
 
 def default_schedules(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None = None) -> tuple[Schedule, ...]:
@@ -69,7 +94,9 @@ def default_schedules(kernel: Kernel, device: Device, sizes: Mapping[str, int] |
 
 def candidates(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None = None) -> list[list[Schedule]]:
     """Every schedule that fits, for each block graph. Raises as :func:`ranked`."""
-    every = [fitting(model) for model in _models(kernel, device, sizes)]
+    models = _models(kernel, device, sizes)
+    every = [fitting(model) for model in models]
+    _check(models)
     return [[schedules[number] for number in range(len(schedules))] for schedules in every]
 
 
@@ -98,6 +125,11 @@ def predict_all(
 
 def _models(kernel: Kernel, device: Device, sizes: Mapping[str, int] | None) -> list[TimeModel]:
     return [TimeModel(BlockFigures(kernel, block, sizes or {}), device) for block in kernel.blocks]
+
+
+def _check(models: Sequence[TimeModel]) -> None:
+    """What of a kernel's memory does not depend on its schedules. Raises InvalidBlock."""
+    check_memory(models[0].figures.kernel, models[0].limits)
 
 
 def _ranked_of_block(model: TimeModel, most: int) -> list[tuple[float, Schedule]]:

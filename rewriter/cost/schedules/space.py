@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from mugraph.blocks.block import Kernel
-from mugraph.blocks.schedule import check_fits
 from mugraph.blocks.statements import InvalidBlock, next_power
 from mugraph.terms.shape import DataType
 from rewriter.cost.schedules.arrays import ScheduleArrays
@@ -63,9 +61,6 @@ def fitting(model: TimeModel) -> ScheduleArrays:
         schedules = schedules.where((schedules.group == 1) | (tilings.rows_of_tiles >= 2)[schedules.at])
     if not len(schedules):
         raise InvalidBlock(f"block {block.name}: no schedule fits {model.device.name}")
-    kernel = figures.kernel
-    alone = Kernel(kernel.name, kernel.inputs, kernel.outputs, (), (block,), kernel.scratch)
-    check_fits(alone, [schedules[0]], model.limits)  # what does not depend on the schedule
     return schedules
 
 

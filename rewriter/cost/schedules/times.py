@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +17,7 @@ from rewriter.cost.schedules.processor import CLOCK, LANES, LARGE_PRODUCT_WARPS,
 from rewriter.cost.schedules.tilings import Bools, Floats, Ints
 from rewriter.cost.schedules.work import BlockWork, work_of
 
-__all__ = ["TimeModel"]
+__all__ = ["TimeModel", "least_of_any"]
 
 _ASYNCHRONOUS = frozenset({"h100", "h200"})
 """Devices whose products run beside what follows them."""
@@ -126,7 +127,7 @@ class TimeModel:
         reached = np.minimum(device.bandwidth * _STREAM, flying / _LATENCY / 1e3)
         wasted = np.maximum(loop.moved, other.moved) / np.maximum(np.maximum(loop.payload, other.payload), 1.0)
         time = _longest(time, figures.unique_bytes * wasted[at] / (reached * 1e3))
-        start = device.launch + device.latency * (_START if device.architecture >= _OVERLAPPING else _START_APART)
+        start = _start(device)
         time += start
         blocks = tilings.programs[at]
         states = figures.state_bytes * split / blocks * -(-blocks // device.units)  # of the blocks of one multiprocessor
@@ -223,6 +224,20 @@ class TimeModel:
         registers = np.minimum(48 + schedules.tilings.memory.live[schedules.at] // threads, self.limits.registers)
         least = np.minimum(_THREADS // threads, _REGISTER_FILE // (registers * threads))
         return np.asarray(np.clip(np.minimum(least, self.limits.shared // (shared + 1024)), 1, _BLOCKS))
+
+
+def _start(device: Device) -> float:
+    """Microseconds of a launch until the kernel works."""
+    return device.launch + device.latency * (_START if device.architecture >= _OVERLAPPING else _START_APART)
+
+
+def least_of_any(device: Device, moved: float) -> float:
+    """Microseconds that :meth:`TimeModel.microseconds` says no kernel takes less than.
+
+    Args:
+        moved: bytes of the tensors that it reads and writes, each once.
+    """
+    return _start(device) + math.cbrt(_LATENCY**3 + (moved / (device.bandwidth * _STREAM * 1e3)) ** 3)
 
 
 def _longest(*parts: Floats) -> Floats:

@@ -10,10 +10,11 @@ from functools import cached_property
 from mugraph.graph import Definition, Node
 from rewriter.kernels.matched import matches_of
 from rewriter.kernels.preparing import positioned, shows_positions
-from rewriter.kernels.proposals import KernelProposals, is_lowered
+from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.schemes.region import Region
 from rewriter.kernels.schemes.sampling import RewardSampler
 from rewriter.kernels.schemes.scheme import Context, Scheme, Segment
+from rewriter.kernels.stored import is_lowered
 from rewriter.search.candidate import Candidate, Move
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match
@@ -234,7 +235,7 @@ class _Descents:
         What a stored rule of the lowering's is for is not lowered again.
         """
         stored = self._stored.get(segment, [])
-        if any(is_lowered(direction.rule) for direction in stored):
+        if any(is_lowered(direction.rule.provenance) for direction in stored):
             return stored
         for end in dict.fromkeys((tail, frozenset[Node]())):
             for with_movements in (True, False):

@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,9 +19,14 @@ from click.testing import CliRunner
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.statements import InvalidBlock, Tensor
+from mugraph.blocks.text import kernel_from_json, kernel_to_json
+from mugraph.terms.shape import DataType, TensorType
 from rewriter.cost import get_device
 from rewriter.cost.kernel_times import Measured, record
-from rewriter.cost.schedules import predict, ranked
+from rewriter.cost.schedules import candidates, least_of_any, least_of_product, least_time, predict, ranked, ranking
+from rewriter.cost.schedules.arrays import ScheduleArrays
+from rewriter.cost.schedules.times import TimeModel
 from rewriter.cost.store import ProfileStore
 from tests.support.block_kernels import (
     F16,
@@ -173,3 +181,50 @@ def test_files_without_kernels_that_were_timed_get_one_clear_error(tmp_path: Pat
     store.close()
     told = CliRunner().invoke(main, [str(path)])
     assert told.exit_code == 1 and "none of the files describes a kernel that was timed" in told.output
+
+
+def renamed(kernel: Kernel) -> Kernel:
+    """The same kernel with other names of axes, values and tensors."""
+    text = json.dumps(kernel_to_json(kernel))
+    (block,) = kernel.blocks
+    for name in sorted({*block.sizes, *block.defined, *kernel.tensors}, key=len, reverse=True):
+        text = re.sub(rf"\b{name}\b(?!\()", f"{name}_too", text)
+    return kernel_from_json(json.loads(text))
+
+
+def test_block_graphs_that_are_equal_up_to_names_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, priced = get_device("a10"), list[str]()
+    plain = ranking.fitting
+
+    def noted(model: TimeModel) -> ScheduleArrays:
+        priced.append(model.figures.block.name)
+        return plain(model)
+
+    monkeypatch.setattr(ranking, "fitting", noted)
+    kernel = product(48, 80, 112, "MatMul(x, w)")
+    least = least_time(kernel, device)
+    other = renamed(kernel)
+    assert [t.name for t in other.inputs] == [f"{t.name}_too" for t in kernel.inputs] and len(priced) == 1
+    assert least_time(other, device) == least == ranked(other, device, most=1)[0][0] and len(priced) == 2
+    assert least_time(product(48, 80, 128, "MatMul(x, w)"), device) != least and len(priced) == 3
+    assert least_time(kernel, get_device("l4")) != least and len(priced) == 4
+
+
+def test_a_kernel_that_has_no_room_has_no_price_whatever_was_priced_before() -> None:
+    """A block graph may be that of a kernel that has room: what else the kernel holds counts, too."""
+    device, kernel = get_device("h200"), product(64, 64, 64, "MatMul(x, w)")
+    assert least_time(kernel, device) > 0
+    held = replace(kernel, scratch=(Tensor("held", TensorType(DataType.FLOAT, (1 << 40,))),))
+    for price in (least_time, ranked, candidates):
+        with pytest.raises(InvalidBlock, match="bytes of tensors"):
+            price(held, device)
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(128, 768, 768), (256, 1024, 3072), (197, 64, 197), (1, 4096, 4096), (512, 128, 512)])
+def test_a_product_takes_no_less_than_by_itself(m: int, k: int, n: int) -> None:
+    device = get_device("h200")
+    least = least_of_product(device.name, DataType.FLOAT16, 1, m, n, k)
+    bytes_moved = 2 * (m * k + k * n + m * n)
+    assert least_of_any(device, bytes_moved) < least
+    for text, others in (("MatMul(x, w)", ()), ("Gelu(Add(MatMul(x, w), b))", ("b",)), ("MatMul(Relu(x), w)", ())):
+        assert least <= least_time(product(m, k, n, text, *others), device), text

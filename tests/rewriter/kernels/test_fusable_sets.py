@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -24,9 +25,11 @@ from rewriter.kernels.fuse.scope import PLAIN, Form
 from rewriter.kernels.matched import matches_of
 from rewriter.kernels.preparing import joins
 from rewriter.kernels.programs import Scheduled
-from rewriter.kernels.proposals import KernelProposals
+from rewriter.kernels.proposals import KernelProposals, least_of_product
+from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction, compile_rules
-from rewriter.search.moves import Moves
+from rewriter.search.match import Match
+from rewriter.search.moves import Moves, Spared
 from rewriter.search.replay import replay
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.library import open_rules
@@ -231,9 +234,50 @@ def test_what_others_take_is_neither_built_nor_priced_and_the_same_is_proposed(m
         return found, count
 
     bounded, few = proposed()
-    monkeypatch.setattr(Moves, "most_saved", lambda *_: math.inf)
+    monkeypatch.setattr(Spared, "most", lambda *_: math.inf)
     unbounded, every = proposed()
     assert len(bounded) > 3 and bounded == unbounded and few < every
+
+
+def test_a_kernel_that_costs_more_than_the_nodes_is_not_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it has a price: then it is known what it saves at most. What is proposed is the same."""
+    gains, plain = list[float](), Moves.take
+
+    def take(self: Moves, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
+        child = plain(self, candidate, matches)
+        if child is not None:
+            gains.append(child.moves[-1].gain)
+        return child
+
+    monkeypatch.setattr(Moves, "take", take)
+
+    def proposed() -> list[tuple[float, int]]:
+        moves, gated = moves_for(), "MatMul(Mul(Mul(x, Sigmoid(x)), y), w)"
+        start = moves.start(graph_of({"x": (256, 3072), "y": (256, 3072)}, {"w": (3072, 1024)}, [gated]))
+        return [(child.cost, len(child.moves)) for child in KernelProposals().children(moves, start)]
+
+    bounded = proposed()
+    assert gains and min(gains) > 0
+    gains.clear()
+    monkeypatch.setattr(Spared, "most", lambda *_: math.inf)
+    assert proposed() == bounded and min(gains) < 0
+
+
+def test_no_kernel_takes_less_than_what_its_place_tells() -> None:
+    """By the bytes of what it reads and makes, or by a product in it, as far as nothing was timed."""
+    moves, graph = moves_for(), two_layers()
+    start, least, products = moves.start(graph), moves.prices.costs.least_of_kernels(), 0
+    for direction, matches in KernelProposals().proposals(graph):
+        child = moves.take(start, matches[:1])
+        assert child is not None
+        (node,) = (node for node in child.graph.references if node.op == "Kernel")
+        product = least_of_product(moves, graph, matches[0])
+        assert max(least(graph, matches[0].ends), product) <= moves.prices.cost(child.graph, node), direction
+        products += product > 0
+    assert products
+    moves.prices.costs.store.put("kernel of another model", 0.25)  # type: ignore[attr-defined]
+    assert moves.prices.costs.least_of_kernels()(graph, matches[0].ends) == 0.25, "one that was timed may be faster"
+    assert least_of_product(moves, graph, matches[0]) <= 0.25
 
 
 def test_a_kernel_that_is_wrong_is_refused_before_it_is_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +293,7 @@ def test_what_the_time_ends_proposes_the_best_that_was_met(asked: list[Kernel]) 
     moves = moves_for()
     start = moves.start(two_layers())
     costs = []
-    for steps in (0, 8, 1000):
+    for steps in (0, 12, 1000):
         clock = iter(range(steps, -1000, -1))
         proposals = KernelProposals()
         best = next(proposals.children(moves, start, lambda clock=clock: float(next(clock))), start)  # type: ignore[misc]

@@ -37,7 +37,7 @@ from rulegen.mugraphs.lax import SubprogramBounds
 from rulegen.mugraphs.mining import goals_and_parts, mine_kernels, searched
 from rulegen.mugraphs.search import KernelSearch
 from rulegen.workers import UnitWorkers, open_workers
-from rules_db.entries import Usable
+from rules_db.entries import Entry, KernelOutline, Usable, outlines_of
 from rules_db.exchange import format_rule, format_rules, parse_rule, read_rules
 from rules_db.files import StoreError
 from rules_db.library import open_presumed
@@ -241,6 +241,40 @@ def test_a_file_of_what_was_found_is_checked_once_and_again_where_it_is_used(
             refused
         )
     assert 0 < len(set(checked)) < len(stored), "what is not used is not read again"
+
+
+def test_of_what_was_found_only_that_is_read_whose_places_have_their_turn(
+    found: tuple[Graph, list[Rule]], tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rules are matched by their heads; what is proposed is the same as of rules that were read."""
+    graph, rules = found
+    path = tmp_path / "found.rules"
+    path.write_text(format_rules(rules))
+    open_presumed(str(path), Trust.TESTED, print)
+    presumed, read, plain = open_presumed(str(path), Trust.TESTED, print), list[str](), Entry.read
+
+    def noted(entry: Entry, *, is_known: bool = False) -> Rule:
+        read.append(entry.name)
+        return plain(entry, is_known=is_known)
+
+    monkeypatch.setattr(Entry, "read", noted)
+    assert not presumed.within({node.op for node in graph.nodes()}) and not read, "no kernel is a move by itself"
+    outlines = outlines_of(presumed.naming(KERNEL))
+    assert [outline.head.id for outline in outlines] == list(presumed.ids) and not read
+
+    def proposed(given: Sequence[Rule | KernelOutline], model: Graph) -> list[object]:
+        moves = moves_for()
+        children = KernelProposals(lambda: given).children(moves, moves.start(model))
+        return [(child.cost, [(move.direction.id, move.sites) for move in child.moves]) for child in children]
+
+    assert not proposed(outlines, graph_of({"x": (4, 4)}, {}, ["Sin(Sin(x))"])) and not read, "there is no place for any"
+    part = min(rules, key=lambda rule: len(str(rule.source)))
+    shapes = {name: tuple(32 for _ in type_.shape) for name, type_ in part.types.items()}
+    smaller = graph_of(shapes, {}, [format_term(substitute(root, {}, dims=dict.fromkeys("abc", 32))) for root in part.source])
+    proposed(outlines, smaller)
+    assert 0 < len(read) < len(rules), "the whole has no place in a part of it"
+    assert proposed(outlines, graph) == proposed(rules, graph) != []
+    assert len(read) == len(set(read)), "once each"
 
 
 def test_a_place_is_one_whatever_the_order_of_the_operands_of_a_sum(found: tuple[Graph, list[Rule]]) -> None:
