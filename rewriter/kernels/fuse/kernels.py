@@ -144,7 +144,7 @@ class KernelBuilder:
             self._tested[kernel.digest] = interpret(kernel, LEAST_TESTS, 0)
         problem = self._tested[kernel.digest]
         if problem:
-            raise NotFusable(f"kernel {kernel.name} is wrong or cannot be tested: {problem}")
+            raise NotFusable(f"kernel {kernel.name} is left out: {problem}")
 
 
 def _general(built: Built) -> Rule:
