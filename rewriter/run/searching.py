@@ -51,7 +51,7 @@ _NEGLIGIBLE, _DISTURBED = 0.002, 0.02
 measured."""
 _SEARCHING = 0.2
 """Share of the budget that one search may take."""
-_AGAIN, _LEAST_AGAIN = 0.25, 0.5
+_AGAIN, _LEAST_AGAIN = 0.5, 1.0
 """Share of the budget in which recorded moves are made again, and seconds in any case: a cache may hold any number of them."""
 
 
