@@ -233,12 +233,16 @@ class CostModel:
 
         return least if self.device.units > 1 else lambda graph, values: 0.0
 
-    def least_of_product(self, graph: Graph, node: Node, dtype: DataType) -> float:
+    def least_of_products(self) -> Callable[[Graph, Node, DataType], float]:
         """Microseconds that no graph-defined kernel takes less than that multiplies what a node does; 0 where nothing is known.
 
-        Args:
-            dtype: of the operands in memory.
+        As :meth:`least_of_kernels`; the element type is that of the operands in memory.
         """
+        known = least_known(self.store)
+        return lambda graph, node, dtype: min(known, self._least_of_product(graph, node, dtype))
+
+    def _least_of_product(self, graph: Graph, node: Node, dtype: DataType) -> float:
+        """By the model of schedules alone."""
         signature = self.signature(graph, node)
         if signature is None or self.device.units == 1 or node.values[0] in graph.tables.bodies:
             return 0.0
@@ -250,7 +254,7 @@ class CostModel:
             return 0.0
         if sizes is None or traits_of(node.op).product is not ProductKind.MATRIX:
             return 0.0
-        return min(least_known(self.store), self.caution * least_of_product(self.device.name, dtype, *sizes))
+        return self.caution * least_of_product(self.device.name, dtype, *sizes)
 
     def estimate(self, graph: Graph, node: Node) -> float:
         """The roofline of the device alone, for a run of the model."""

@@ -17,7 +17,7 @@ from functools import partial
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.domains.base import FLOATS
-from mugraph.graph import Graph
+from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided
 from mugraph.terms.term import walk
@@ -47,6 +47,8 @@ __all__ = [
     "least_of_product",
 ]
 
+LeastOfProducts = Callable[[Graph, Node, DataType], float]
+"""What no kernel takes less than that multiplies what a node does (:meth:`NodeCosts.least_of_products`)."""
 _COMPARED = frozenset({DataType.INT32, DataType.INT64})
 """Those that they read and compare, too: numbers of documents, positions."""
 PROVIDER = "cuda"
@@ -271,19 +273,19 @@ class KernelProposals:
     def _offers(self, moves: Moves, candidate: Candidate, left: Callable[[], float]) -> list[Offer]:
         """What kernels may save at each place of a candidate, as far as the time allows to look for places."""
         kept = left() * (1 - _LOOKING)
-        offers, costs = [], moves.prices.costs.least_of_kernels()
+        offers, costs, products = [], moves.prices.costs.least_of_kernels(), moves.prices.costs.least_of_products()
 
         def least(match: Match) -> float:
             return costs(candidate.graph, match.ends)
 
         for place in self._places(candidate.graph, lambda: left() - kept):
             spared = moves.spared(candidate, place.sites)
-            offers.append(Offer(place, spared.most(least), self._looks(moves, candidate, place, spared)))
+            offers.append(Offer(place, spared.most(least), self._looks(moves, candidate, place, spared, products)))
         return offers
 
-    def _looks(self, moves: Moves, candidate: Candidate, place: KernelPlace, spared: Spared) -> Looks:
+    def _looks(self, moves: Moves, candidate: Candidate, place: KernelPlace, spared: Spared, products: LeastOfProducts) -> Looks:
         """What a product takes by itself; then the kernels are built and priced, then the cheapest is put in place."""
-        yield spared.most(lambda match: least_of_product(moves, candidate.graph, match))
+        yield spared.most(lambda match: least_of_product(products, candidate.graph, match))
         rivals = self._cheapest_first(moves, candidate, place.kernels())
         if not rivals:
             return None
@@ -361,10 +363,13 @@ class KernelProposals:
         return self._asked[kernel]
 
 
-def least_of_product(moves: Moves, graph: Graph, match: Match) -> float:
+def least_of_product(least: LeastOfProducts, graph: Graph, match: Match) -> float:
     """Microseconds that no kernel takes less than that computes what a match has one product of.
 
     Nothing is told where it may be of less than the operands, such as what is repeated, or of less than the result is needed.
+
+    Args:
+        least: of a product by itself.
     """
     products = [node for node in match.nodes if traits_of(node.op).product is not None]
     if len(products) != 1:
@@ -375,7 +380,7 @@ def least_of_product(moves: Moves, graph: Graph, match: Match) -> float:
     whole = all(_size(graph, operand) in _sizes_behind(graph, match, operand) for operand in product.inputs)
     if not floats or not whole or _size(graph, product.values[0]) not in {_size(graph, value) for value in match.values}:
         return 0.0
-    return moves.prices.costs.least_of_product(graph, product, min(floats, key=lambda dtype: dtype.bitwidth))
+    return least(graph, product, min(floats, key=lambda dtype: dtype.bitwidth))
 
 
 def _size(graph: Graph, value: int) -> Dim | None:

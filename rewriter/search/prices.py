@@ -32,7 +32,7 @@ class NodeCosts(Protocol):
     def least_of_kernels(self) -> Callable[[Graph, Iterable[int]], float]:
         """What no graph-defined kernel takes less than that reads and makes some values of a graph, whatever it computes."""
 
-    def least_of_product(self, graph: Graph, node: Node, dtype: DataType) -> float:
+    def least_of_products(self) -> Callable[[Graph, Node, DataType], float]:
         """What no graph-defined kernel takes less than that multiplies what a node multiplies, of operands of an element type."""
 
 

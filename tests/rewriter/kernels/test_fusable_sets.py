@@ -271,13 +271,13 @@ def test_no_kernel_takes_less_than_what_its_place_tells() -> None:
         child = moves.take(start, matches[:1])
         assert child is not None
         (node,) = (node for node in child.graph.references if node.op == "Kernel")
-        product = least_of_product(moves, graph, matches[0])
+        product = least_of_product(moves.prices.costs.least_of_products(), graph, matches[0])
         assert max(least(graph, matches[0].ends), product) <= moves.prices.cost(child.graph, node), direction
         products += product > 0
     assert products
     moves.prices.costs.store.put("kernel of another model", 0.25)  # type: ignore[attr-defined]
     assert moves.prices.costs.least_of_kernels()(graph, matches[0].ends) == 0.25, "one that was timed may be faster"
-    assert least_of_product(moves, graph, matches[0]) <= 0.25
+    assert least_of_product(moves.prices.costs.least_of_products(), graph, matches[0]) <= 0.25
 
 
 def test_a_kernel_that_is_wrong_is_refused_before_it_is_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
