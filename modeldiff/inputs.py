@@ -114,7 +114,7 @@ def common_inputs(before: Model, after: Model, shapes: Mapping[str, Sequence[int
     only_at = dict[str, Dim]()
     for name in () if asked or limit.is_reached() else _unvaried(before, probes):
         wanted = [n for n in _SEVERAL if n != sizes[name]]
-        further, runs_with_none = _at_other_sizes(before, after, [{**sizes, name: n} for n in wanted], sizes, run)
+        further, runs_with_none = _at_other_sizes(before, after, [{**sizes, name: n} for n in wanted], sizes, room, run)
         probes += [each.probe for each in further]
         outputs += [each.outputs for each in further]
         if runs_with_none and not limit.is_reached():
@@ -141,6 +141,7 @@ def _at_other_sizes(
     after: Model,
     others: Sequence[Mapping[str, Dim]],
     sizes: Mapping[str, Dim],
+    room: int | None,
     run: Callable[[dict[str, np.ndarray]], list[Any]],
 ) -> tuple[list[RunProbe], bool]:
     """The inputs at other sizes that both models take and on which the first one runs; and whether it runs at none of them all.
@@ -148,9 +149,9 @@ def _at_other_sizes(
     Args:
         others: those sizes; what takes more than half of the memory is left out.
         sizes: the usual ones.
+        room: the memory, in bytes.
         run: the first model.
     """
-    room = memory_limit()
     held = [other for other in others if room is None or _held(before, other) <= room // 2]
     several = [probe for probe in probes_at(before, sizes, held, SEEDS[0]) if not _not_taken(after, probe)]
     further, without = run_first([several], run)
