@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import cast
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL
+from mugraph.blocks.text import tensors_from_json
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import walk
-from mugraph.terms.text import Parser, TextError
+from mugraph.terms.text import TextError
 from rules_db.exchange import FIELDS, read_fields
 from rules_db.trust.interpreted import calls_one_kernel
 from rules_db.trust.rule import Side
@@ -61,21 +61,11 @@ class RuleHead:
 def _kernel_types(text: str) -> KernelTypes:
     """The element types of a kernel of which nothing else is read. Raises TextError."""
     try:
-        kernel = json.loads(text)
-        inputs, scratch, outputs = (
-            tuple(_element_type(tensor["type"]) for tensor in kernel[key]) for key in ("inputs", "scratch", "outputs")
-        )
-    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        tensors = tensors_from_json(json.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise TextError(f"a μGraph that cannot be read: {problem}") from None
-    return KernelTypes(frozenset((*inputs, *scratch, *outputs)), outputs)
-
-
-@lru_cache(maxsize=1 << 10)
-def _element_type(text: str) -> DataType:
-    parser = Parser(text)
-    dtype = parser.type().dtype
-    parser.end()
-    return dtype
+    every = frozenset(tensor.type.dtype for kind in tensors.values() for tensor in kind)
+    return KernelTypes(every, tuple(tensor.type.dtype for tensor in tensors["output"]))
 
 
 _READERS: Mapping[str, Callable[[str], object]] = {

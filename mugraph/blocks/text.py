@@ -69,6 +69,7 @@ __all__ = [
     "parse_statement",
     "schedule_from_json",
     "schedule_to_json",
+    "tensors_from_json",
     "variants_from_json",
     "variants_to_json",
 ]
@@ -345,13 +346,20 @@ def kernel_to_json(kernel: Kernel) -> dict[str, Any]:
     }
 
 
+def tensors_from_json(value: Mapping[str, Any]) -> dict[str, list[Tensor]]:
+    """The inputs, scratch tensors and outputs of a kernel, by ``input``, ``scratch`` and ``output``; nothing else is read.
+
+    Raises:
+        TextError, KeyError, TypeError, AttributeError: it is none of :func:`kernel_to_json`.
+    """
+    kinds = ("input", "inputs"), ("scratch", "scratch"), ("output", "outputs")
+    return {kind: [Tensor(t["name"], _known(t["type"], "type")) for t in value[key]] for kind, key in kinds}
+
+
 def kernel_from_json(value: Mapping[str, Any]) -> Kernel:
     """Reads what :func:`kernel_to_json` gives. Raises :class:`TextError`."""
     try:
-        tensors = {
-            kind: [Tensor(t["name"], _known(t["type"], "type")) for t in value[key]]
-            for kind, key in (("input", "inputs"), ("scratch", "scratch"), ("output", "outputs"))
-        }
+        tensors = tensors_from_json(value)
         blocks = []
         for block in value["blocks"]:
             axes = {name: _known(size, "dim") for name, size in block["axes"].items()}

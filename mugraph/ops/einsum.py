@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,15 +63,7 @@ def _joined(x: Term, *groups: Sequence[Dim]) -> Term:
     """A tensor of whose last axes each group is one."""
     if all(len(group) == 1 for group in groups):
         return x
-    return applied("Reshape", x, drop=sum(map(len, groups)), shape=tuple(_whole(group) for group in groups))
-
-
-def _whole(dims: Sequence[Dim]) -> Dim:
-    """How many entries several axes have."""
-    whole: Dim = 1
-    for dim in dims:
-        whole = whole * dim
-    return whole
+    return applied("Reshape", x, drop=sum(map(len, groups)), shape=tuple(math.prod(group, start=1) for group in groups))
 
 
 def _einsum(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
