@@ -100,7 +100,7 @@ def _erf(x: Any) -> Any:
     for start in range(0, flat.size, _CHUNK):
         piece = flat[start : start + _CHUNK]
         distance = np.minimum(np.abs(piece), 6.0)  # erf(6) rounds to 1
-        nearest = np.rint(np.nan_to_num(distance) * _ERF_STEPS).astype(np.intp)
+        nearest = np.rint(np.fmin(distance, 6.0) * _ERF_STEPS).astype(np.intp)  # of NaN any, which its distance remains
         distance -= nearest / _ERF_STEPS
         value = table[-1].take(nearest)
         for coefficients in table[-2::-1]:

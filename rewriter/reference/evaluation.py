@@ -77,6 +77,7 @@ def reference_run(
     feeds: Sequence[Mapping[str, np.ndarray]],
     is_wanted: Callable[[], bool] = _always,
     device: DeviceProducts | None = None,
+    free: int | None = None,
 ) -> References:
     """The model's outputs in float64 through the registry's definitions, for each of ``feeds``.
 
@@ -88,6 +89,7 @@ def reference_run(
     Args:
         is_wanted: asked now and then; where it is not, the evaluation ends.
         device: that makes large products, if any.
+        free: cores for it, where other processes have the rest.
 
     Raises:
         FalseClaim: a value that no record makes is of another shape than the model has it.
@@ -99,7 +101,7 @@ def reference_run(
         bind_shape(sizes, model.inputs.get(name), np.shape(array))
     if problem := unheld(model, sizes, refers=True):
         raise NoRoom(f"the reference cannot be computed: {problem}")
-    evaluation = _ModelEvaluation(model, model.graph, exact=True, is_wanted=is_wanted, device=device)
+    evaluation = _ModelEvaluation(model, model.graph, exact=True, is_wanted=is_wanted, device=device, free=free)
     return References(evaluation.outputs(feeds), frozenset(evaluation.entered), evaluation.sizes)
 
 
@@ -188,7 +190,7 @@ class _ModelEvaluation:
     Args:
         exact: in float64, else in the values' own types.
         follows_types: what rounding decides is what the model's own types give.
-        is_wanted: as of :func:`reference_run`.
+        is_wanted, device, free: as of :func:`reference_run`.
 
     Attributes:
         entered: numbers of the bodies that were run.
@@ -203,8 +205,10 @@ class _ModelEvaluation:
         follows_types: bool = True,
         is_wanted: Callable[[], bool] = _always,
         device: DeviceProducts | None = None,
+        free: int | None = None,
     ) -> None:
-        self.model, self.graph, self.exact, self._is_wanted, self._device = model, graph, exact, is_wanted, device
+        self.model, self.graph, self.exact, self._is_wanted = model, graph, exact, is_wanted
+        self._device, self._free = device, free
         self.entered: set[int] = set()
         self.sizes: Mapping[str, Dim] = {}
         nodes = list(graph.nodes())
@@ -228,7 +232,7 @@ class _ModelEvaluation:
             for feed in feeds
         ]
         entries = [1 + sum(np.size(array) for array in run.tensors.by_value.values()) for run in runs]
-        with side_by_side(len(runs), self._device) as threads:
+        with side_by_side(len(runs), self._device, self._free) as threads:
             self._threads = threads
             for run, count in zip(runs, entries, strict=True):
                 run.threads = None if threads is None else threads.of_run(count / sum(entries))

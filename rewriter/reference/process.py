@@ -30,7 +30,12 @@ _KINDS = (NoRoom, NoReference, ModelError)
 
 
 def serve(
-    connection: Connection, reading: ReadFrom, feeds: Sequence[Mapping[str, np.ndarray]], path: str, on_device: bool
+    connection: Connection,
+    reading: ReadFrom,
+    feeds: Sequence[Mapping[str, np.ndarray]],
+    path: str,
+    on_device: bool,
+    free: int | None,
 ) -> None:
     """Makes the references of a model, writes their outputs to a file and answers.
 
@@ -40,13 +45,16 @@ def serve(
         feeds: the inputs.
         path: of the file.
         on_device: a GPU makes large products.
+        free: as of :func:`rewriter.reference.reference_run`.
     """
-    connection.send(_answer(reading, feeds, Path(path), DeviceProducts() if on_device else None))
+    connection.send(_answer(reading, feeds, Path(path), DeviceProducts() if on_device else None, free))
 
 
-def _answer(reading: ReadFrom, feeds: Sequence[Mapping[str, np.ndarray]], path: Path, device: DeviceProducts | None) -> Answer:
+def _answer(
+    reading: ReadFrom, feeds: Sequence[Mapping[str, np.ndarray]], path: Path, device: DeviceProducts | None, free: int | None
+) -> Answer:
     try:
-        return _written(reference_run(reading.again(), feeds, device=device), path)
+        return _written(reference_run(reading.again(), feeds, device=device, free=free), path)
     except Exception as problem:  # whoever waits raises it
         kind = next((kind for kind in _KINDS if isinstance(problem, kind)), RuntimeError)
         return kind, str(problem) if kind is not RuntimeError else " ".join(traceback.format_exception_only(problem))

@@ -17,7 +17,7 @@ from mugraph.domains.real import Real
 from rewriter.reference.products import LEAST_MULTIPLICATIONS, DeviceProducts
 from rewriter.runtime_env import cores
 
-__all__ = ["SharedReal", "SideBySide", "side_by_side"]
+__all__ = ["SharedReal", "SideBySide", "free_cores", "side_by_side"]
 
 _T = TypeVar("_T")
 
@@ -34,24 +34,29 @@ _EVEN = 4
 """Positions along an axis for each share that make shares of about the same size."""
 
 
+def free_cores() -> int:
+    """Cores that references may take together."""
+    return max(cores() - _LEFT, 1)
+
+
 class SideBySide:
     """Threads for some runs at the same time, and for parts of what one of them computes.
 
     Args:
         runs: how many go on at the same time.
-        cores: of which they share all but two.
+        free: cores that they share.
         device: that makes large products, if any.
 
     Attributes:
         shares: parts that one of them has of what it computes.
     """
 
-    def __init__(self, runs: int, cores: int, device: DeviceProducts | None = None) -> None:
+    def __init__(self, runs: int, free: int, device: DeviceProducts | None = None) -> None:
         self.device = device
-        self._free = cores - _LEFT
+        self._free = free
         self.shares = max(self._free // runs, 1)
         self._all = self.shares * runs
-        self._runs = ThreadPoolExecutor(min(runs, cores))
+        self._runs = ThreadPoolExecutor(min(runs, cores()))
         self._parts = ThreadPoolExecutor(self._all)
         self._ahead = ThreadPoolExecutor(1)
 
@@ -205,8 +210,8 @@ def _along(operand: Any, axis: int, part: slice) -> Any:
 
 
 @contextmanager
-def side_by_side(runs: int, device: DeviceProducts | None = None) -> Iterator[SideBySide | None]:
-    """Threads for runs that compute with NumPy at the same time; ``None`` for a single one, which needs none.
+def side_by_side(runs: int, device: DeviceProducts | None = None, free: int | None = None) -> Iterator[SideBySide | None]:
+    """Threads for runs that compute with NumPy at the same time; ``None`` for a single one that has all cores, which needs none.
 
     Each product on one core, or its parts on some (:class:`SharedReal`): threads of the library that wait for each other, more of
     them than there are cores, took eight times as long for BERT-base on a busy machine. The limit holds for the process, and
@@ -214,15 +219,16 @@ def side_by_side(runs: int, device: DeviceProducts | None = None) -> Iterator[Si
 
     Args:
         device: as of :class:`SideBySide`.
+        free: as of that, where other processes have the rest; by default all of :func:`free_cores`.
     """
-    if runs < 2:
+    if runs < 2 and free is None:
         yield None
         return
     block = object()
     try:
         with _LOCK:
             _LIMITS[block] = next(iter(_LIMITS.values()), None) or threadpool_limits(1, user_api="blas")
-        threads = SideBySide(runs, cores(), device)
+        threads = SideBySide(runs, free_cores() if free is None else free, device)
         try:
             yield threads
         finally:

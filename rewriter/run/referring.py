@@ -1,26 +1,32 @@
-"""The reference of a run, in a process of its own where it takes long: it takes no turns of the search's, nor the search of its.
+"""The reference of a run, in processes of its own where it takes long: it takes no turns of the search's, nor the search of its.
 
-A thread that calls NumPy waits for its turn after each call, and whoever computes in Python waits for it as well.
+A thread that calls NumPy waits for its turn after each call, and whoever computes in Python waits for it as well. So do threads
+of one reference for each other: where there are many cores, several processes share the inputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait
-from contextlib import closing, suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from mugraph.deadline import heed
 from mugraph.files import Scratch
+from mugraph.limited import memory_limit
 from mugraph.onnx import Model, ReadFrom
 from mugraph.ops import get_operator
 from mugraph.terms.shape import Dim, ShapeError, Undecided, type_at
 from mugraph.terms.term import attr_symbols, bind_attrs
 from rewriter.kernels.workers import Worker, WorkerDied
 from rewriter.reference import NoReference, NoRoom, References, bind_shape, reference_run
-from rewriter.reference.process import received, serve
+from rewriter.reference.process import Answer, received, serve
+from rewriter.reference.repeats import Repeats
+from rewriter.reference.threads import free_cores
 from rewriter.run.background import in_background
 
 __all__ = ["Ahead", "operations", "referred"]
@@ -28,8 +34,16 @@ __all__ = ["Ahead", "operations", "referred"]
 LONG = 2e10
 """Arithmetic operations on all inputs together from which on a process pays: it starts in as long as one core takes for them."""
 
-_LONG_ON_DEVICE = 1.5e11
-"""Arithmetic operations on two inputs from which on a GPU pays, which opens in as long as ten cores take for five inputs."""
+_LONG_FOR_ONE = 4e10
+"""Arithmetic operations on two inputs from which on several processes pay, of which each imports for a second of a core."""
+
+_CORES, _MOST, _SHARE = 3, 5, 0.25
+"""Cores that each of several processes has, how many there are at most, and of the memory there is the share of their weights."""
+
+_LONG_ON_DEVICE, _LONG_FOR_A_CORE = 1.5e11, 5e10
+"""Arithmetic operations on two inputs, and those for each core, from which on a GPU pays.
+
+It opens in as long as ten cores take for five inputs, and its products are asked for by threads of one process."""
 
 _ASKING = 0.1
 """Seconds after which who waits for the process asks whether somebody still wants its answer."""
@@ -40,9 +54,10 @@ once, and has it filled with zeros page by page for the next: more than a quarte
 
 
 class Ahead:
-    """The process of a reference that is going to be asked for, begun while its model is read and cleaned up.
+    """The processes of a reference that is going to be asked for, begun while its model is read and cleaned up.
 
-    Until it has imported what it needs it takes as long as many a reference itself. Close it; each is begun for one reference.
+    Until they have imported what they need they take as long as many a reference itself. Close it; they are begun for one
+    reference.
 
     Args:
         model: as it came; the reference is that of a model made of it, on two inputs at least.
@@ -55,32 +70,41 @@ class Ahead:
     """
 
     def __init__(self, model: Model, sizes: Mapping[str, Dim], *, is_needed: bool, has_device: bool) -> None:
-        self._worker: Worker | None = None
-        operations_on_two = 2 * _at_sizes(model, sizes)
-        self._pays = is_needed and operations_on_two >= LONG
-        self.on_device = has_device and self._pays and operations_on_two >= _LONG_ON_DEVICE
+        self._workers: list[Worker] = []
+        long = 2 * _at_sizes(model, sizes)
+        pays = is_needed and long >= LONG
+        self.on_device = has_device and pays and long >= max(_LONG_ON_DEVICE, _LONG_FOR_A_CORE * free_cores())
+        self._count = 0 if not pays else 1 if self.on_device or long < _LONG_FOR_ONE else _processes(model)
         self.begin_again()
 
     def begin_again(self) -> None:
-        """Begins another one where it was taken, for the reference of another model that is made of the same."""
-        if self._pays and self._worker is None:
-            with suppress(OSError):  # who asks for the reference is told
-                self._worker = _begun()
+        """Begins others where they were taken, for the reference of another model that is made of the same."""
+        with suppress(OSError):  # who asks for the reference is told
+            while len(self._workers) < self._count:
+                self._workers.append(_begun())
 
-    def taken(self) -> Worker | None:
-        """The process, once, for who closes it then; ``None`` where there is none."""
-        worker, self._worker = self._worker, None
-        return worker
+    def taken(self) -> list[Worker]:
+        """The processes, once, for who closes them then."""
+        workers, self._workers = self._workers, []
+        return workers
 
     def close(self) -> None:
-        """Ends it, where nobody took it."""
-        if (worker := self.taken()) is not None:
+        """Ends those that nobody took."""
+        for worker in self.taken():
             worker.close()
 
 
 def _begun() -> Worker:
     """Raises OSError."""
     return Worker(serve, environment=_KEPT, is_ahead=True)
+
+
+def _processes(model: Model) -> int:
+    """How many processes share the inputs: one where cores are few, or where each could not hold the largest weight."""
+    widened = 8 * max((constant.type.size() for constant in model.tables.constants.values()), default=0)
+    room = memory_limit()
+    held = _MOST if room is None else int(_SHARE * room) // (widened + 1)
+    return max(min(_MOST, free_cores() // _CORES, held), 1)
 
 
 def referred(
@@ -92,30 +116,78 @@ def referred(
     """As :func:`rewriter.reference.reference_run`. Raises NoRoom, too, where no process can be started or one does not answer.
 
     Args:
-        ahead: a process for it, if one was begun; by itself no device makes products.
+        ahead: processes for it, if some were begun; by itself it is one, and no device makes products.
     """
     if operations(model, feeds) < LONG:
         return reference_run(model, feeds, is_wanted)
-    with Scratch() as scratch:
-        path = scratch.path / "outputs"
+    with Scratch() as scratch, ExitStack() as closing:
         try:
-            worker = (ahead and ahead.taken()) or _begun()
+            workers = (ahead and ahead.taken()) or [_begun()]
         except OSError as problem:
             raise NoRoom(f"no process can be started for the reference in float64 ({problem.strerror})") from None
-        with closing(worker):
-            on_device = ahead is not None and ahead.on_device
-            arguments = ReadFrom.of(model), feeds, str(path), on_device
-            asked = in_background(partial(worker.call, *arguments))  # it reads when it has imported
-            while wait([asked], _ASKING).not_done:
-                _check(is_wanted)
-            asked.result()
-            while worker.is_awaited(_ASKING):
-                _check(is_wanted)
-            try:
-                answer = worker.answer()
-            except WorkerDied:
-                raise NoRoom("the process that made the reference in float64 was ended, for want of memory perhaps") from None
-        return received(answer, path)
+        for worker in workers:
+            closing.callback(worker.close)
+        reading, on_device = ReadFrom.of(model), ahead is not None and ahead.on_device
+        shares, answers = _shared_out(feeds, len(workers)), list[tuple[_Share, Worker, Path]]()
+        asked = []
+        for number, (share, worker) in enumerate(zip(shares, workers, strict=False)):
+            path, chosen = scratch.path / f"outputs{number}", [feeds[at] for at in share.feeds]
+            arguments = reading, chosen, str(path), on_device, share.cores if len(shares) > 1 else None
+            asked.append(in_background(partial(worker.call, *arguments)))  # it reads when it has imported
+            answers.append((share, worker, path))
+        while wait(asked, _ASKING).not_done:
+            _check(is_wanted)
+        for sent in asked:
+            sent.result()
+        return _joined([(share, received(_answer(worker, is_wanted), path)) for share, worker, path in answers])
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one process makes of a reference.
+
+    Attributes:
+        feeds: the numbers of its inputs.
+        cores: that it has for them.
+    """
+
+    feeds: Sequence[int]
+    cores: int
+
+
+def _shared_out(feeds: Sequence[Mapping[str, np.ndarray]], count: int) -> list[_Share]:
+    """Inputs shared out among so many processes at most, of about as much work each, and cores by what each has to do."""
+    work = [_entries(feed) for feed in feeds]
+    chosen: list[list[int]] = [[] for _ in range(min(count, len(feeds)))]
+    for number in sorted(range(len(feeds)), key=work.__getitem__, reverse=True):
+        min(chosen, key=lambda numbers: sum(work[other] for other in numbers)).append(number)
+    each = free_cores() / sum(work)
+    return [_Share(sorted(numbers), max(round(each * sum(work[number] for number in numbers)), 1)) for numbers in chosen]
+
+
+def _entries(feed: Mapping[str, np.ndarray]) -> float:
+    """Entries of an input, of equal parts those of one: the work that it makes is about as much as that of others times this."""
+    repeats, entries = Repeats.of(feed), 1 + sum(map(np.size, feed.values()))
+    return entries if repeats is None else entries * repeats.different / len(repeats.which)
+
+
+def _joined(parts: Sequence[tuple[_Share, References]]) -> References:
+    """The references of all inputs, of those of some."""
+    outputs = {at: made for share, part in parts for at, made in zip(share.feeds, part.outputs, strict=True)}
+    entered = frozenset[int]().union(*(part.entered for _, part in parts))
+    sizes = next((part.sizes for share, part in parts if 0 in share.feeds), {})
+    return References([outputs[at] for at in sorted(outputs)], entered, sizes)
+
+
+def _answer(worker: Worker, is_wanted: Callable[[], bool]) -> Answer:
+    """What a process answers. Raises NoRoom, and as :func:`_check`."""
+    while worker.is_awaited(_ASKING):
+        _check(is_wanted)
+    try:
+        answer: Answer = worker.answer()
+    except WorkerDied:
+        raise NoRoom("the process that made the reference in float64 was ended, for want of memory perhaps") from None
+    return answer
 
 
 def _check(is_wanted: Callable[[], bool]) -> None:

@@ -84,7 +84,7 @@ def test_an_interrupt_right_after_the_limit_was_set_gives_the_threads_back(monke
 @pytest.fixture
 def shared() -> Iterator[tuple[SharedReal, list[slice]]]:
     """Arithmetic that three threads share, and the parts that they were given."""
-    threads, seen = SideBySide(runs=2, cores=9), list[slice]()
+    threads, seen = SideBySide(runs=2, free=7), list[slice]()
     plain_parts = threads.in_parts
 
     def in_parts(compute: Callable[[slice], None], length: int) -> None:
@@ -186,7 +186,7 @@ def test_large_weights_are_widened_by_all_threads(monkeypatch: pytest.MonkeyPatc
 
 
 def test_runs_that_have_no_core_to_spare_share_nothing() -> None:
-    threads = SideBySide(runs=4, cores=9)
+    threads = SideBySide(runs=4, free=7)
     assert threads.shares == 1
     threads.close()
 

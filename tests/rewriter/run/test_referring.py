@@ -117,6 +117,66 @@ def test_it_is_the_same_bit_for_bit(tmp_path: Path, always: list[subprocess.Pope
     assert which != "branches" or (here.entered and here.sizes)
 
 
+@pytest.mark.parametrize("which", ["block", "branches", "texts"])
+def test_several_processes_share_the_inputs(
+    tmp_path: Path, always: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    """As many as there are inputs, or cores for; references are in the order of the inputs, and branches that any took count."""
+    monkeypatch.setattr(referring, "_LONG_FOR_ONE", 0)
+    monkeypatch.setattr(referring, "free_cores", lambda: 14)
+    model = load(block(tmp_path / "block.onnx")) if which == "block" else _text(BRANCHES if which == "branches" else TEXTS)
+    feeds, sizes = _feeds(model), bind_sizes(model, {})[0]
+    if which == "branches":
+        feeds = [{**feed, "c": np.array(truth)} for feed, truth in zip(feeds, (False, True, False), strict=True)]
+    with closing(referring.Ahead(model, sizes, is_needed=True, has_device=False)) as ahead:
+        here, there = reference_run(model, feeds), referred(model, feeds, ahead=ahead)
+    assert len(always) == 4 and all(begun.poll() is not None for begun in always)
+    for mine, theirs in zip(here.outputs, there.outputs, strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            assert one.dtype == other.dtype and (one.dtype.kind != "f" or np.allclose(one, other, rtol=1e-13, atol=1e-13))
+            assert one.dtype.kind == "f" or identical(one, other)
+    assert (here.entered, here.sizes) == (there.entered, there.sizes) and len(here.entered) == 2 * (which == "branches")
+
+
+def test_inputs_are_shared_out_by_the_work_that_they_make(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch of equal texts one is work; cores go with the work."""
+    monkeypatch.setattr(referring, "free_cores", lambda: 14)
+    texts = np.arange(8 * 64).reshape(8, 64)
+    equal = np.repeat(texts[:1], 8, axis=0)
+    shares = referring._shared_out([{"x": equal}, {"x": texts}, {"x": equal}, {"x": texts}], 3)
+    assert sorted((list(share.feeds), share.cores) for share in shares) == [([0, 2], 2), ([1], 6), ([3], 6)]
+    assert [share.cores for share in referring._shared_out([{"x": texts}] * 2, 5)] == [7, 7]
+
+
+@pytest.mark.parametrize(
+    ("cores", "room", "device", "long", "begun"),
+    [
+        (14, 1 << 40, False, 1e11, 4),
+        (14, 1 << 40, False, 1e10, 0),
+        (14, 1 << 40, False, 3e10, 1),
+        (14, 1 << 10, False, 1e11, 1),
+        (14, None, False, 1e11, 4),
+        (1, 1 << 40, False, 1e11, 1),
+        (14, 1 << 40, True, 6e11, 4),
+        (14, 1 << 40, True, 1e12, 1),
+        (2, 1 << 40, True, 2e11, 1),
+    ],
+)
+def test_as_many_processes_begin_as_pay(
+    cores: int, room: int | None, device: bool, long: float, begun: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One where cores are few, where each could not hold a weight, or where a GPU makes products, which pays beside few cores."""
+    started: list[object] = []
+    monkeypatch.setattr(referring, "_begun", lambda: started.append(Importing()) or started[-1])
+    monkeypatch.setattr(referring, "_at_sizes", lambda *_: long / 2)
+    monkeypatch.setattr(referring, "free_cores", lambda: cores)
+    monkeypatch.setattr(referring, "memory_limit", lambda: room)
+    model = load(block(tmp_path / "block.onnx"))
+    with closing(referring.Ahead(model, {}, is_needed=True, has_device=device)) as ahead:
+        assert ahead.on_device == (device and long >= max(1.5e11, 5e10 * cores))
+    assert len(started) == begun and all(worker.ended.is_set() for worker in started)
+
+
 def test_what_is_distrusted_here_is_distrusted_there(always: list[subprocess.Popen[bytes]]) -> None:
     text = f"{HEAD} g (float[2,3] x) => (float[M,5] y) {{ [made] v = Hardmax(x) y = Neg(v) }}"
     model = _text(text)
@@ -251,7 +311,7 @@ def test_no_process_begins_for_a_small_model(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(referring, "Worker", lambda *_, **__: pytest.fail("begun"))
     model = load(block(tmp_path / "block.onnx"))
     with closing(referring.Ahead(model, bind_sizes(model, {})[0], is_needed=True, has_device=False)) as ahead:
-        assert ahead.taken() is None
+        assert not ahead.taken()
 
 
 def test_it_is_asked_for_by_whoever_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
