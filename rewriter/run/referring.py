@@ -128,7 +128,7 @@ def referred(
         for worker in workers:
             closing.callback(worker.close)
         reading, on_device = ReadFrom.of(model), ahead is not None and ahead.on_device
-        shares, answers = _shared_out(feeds, len(workers)), list[tuple[_Share, Worker, Path]]()
+        shares, answers = _shared_out(feeds, len(workers)), list[tuple[_Portion, Worker, Path]]()
         asked = []
         for number, (share, worker) in enumerate(zip(shares, workers, strict=False)):
             path, chosen = scratch.path / f"outputs{number}", [feeds[at] for at in share.feeds]
@@ -143,7 +143,7 @@ def referred(
 
 
 @dataclass(frozen=True, slots=True)
-class _Share:
+class _Portion:
     """What one process makes of a reference.
 
     Attributes:
@@ -155,14 +155,14 @@ class _Share:
     cores: int
 
 
-def _shared_out(feeds: Sequence[Mapping[str, np.ndarray]], count: int) -> list[_Share]:
+def _shared_out(feeds: Sequence[Mapping[str, np.ndarray]], count: int) -> list[_Portion]:
     """Inputs shared out among so many processes at most, of about as much work each, and cores by what each has to do."""
     work = [_entries(feed) for feed in feeds]
     chosen: list[list[int]] = [[] for _ in range(min(count, len(feeds)))]
     for number in sorted(range(len(feeds)), key=work.__getitem__, reverse=True):
         min(chosen, key=lambda numbers: sum(work[other] for other in numbers)).append(number)
     each = free_cores() / sum(work)
-    return [_Share(sorted(numbers), max(round(each * sum(work[number] for number in numbers)), 1)) for numbers in chosen]
+    return [_Portion(sorted(numbers), max(round(each * sum(work[number] for number in numbers)), 1)) for numbers in chosen]
 
 
 def _entries(feed: Mapping[str, np.ndarray]) -> float:
@@ -171,7 +171,7 @@ def _entries(feed: Mapping[str, np.ndarray]) -> float:
     return entries if repeats is None else entries * repeats.different / len(repeats.which)
 
 
-def _joined(parts: Sequence[tuple[_Share, References]]) -> References:
+def _joined(parts: Sequence[tuple[_Portion, References]]) -> References:
     """The references of all inputs, of those of some."""
     outputs = {at: made for share, part in parts for at, made in zip(share.feeds, part.outputs, strict=True)}
     entered = frozenset[int]().union(*(part.entered for _, part in parts))
