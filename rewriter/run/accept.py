@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ from rewriter.runtime_env import RuntimeFailure, Session, new_session
 __all__ = [
     "FLOORS",
     "Acceptance",
+    "JudgedOutputs",
+    "Miss",
     "NondeterministicModel",
     "first_failing",
     "first_reference",
@@ -86,6 +89,47 @@ def session_of(model: Model, path: Path, provider: str) -> Session:
     """A session of a file that was made of a model. Raises RuntimeFailure."""
     open_elsewhere_first(model, path, provider)
     return new_session(path, provider, spinning=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """An output that is not what it has to be.
+
+    Attributes:
+        excess: how many times as far from the reference it is as it may be; 0 where it is held against the original instead.
+        words: which it is, on which inputs, and by what it misses.
+    """
+
+    excess: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedOutputs:
+    """A candidate's outputs beside the reference.
+
+    Attributes:
+        errors: of each output.
+        miss: the output that misses most; ``None`` where all are acceptable.
+    """
+
+    errors: Sequence[Error]
+    miss: Miss | None
+
+
+def _miss(name: str, error: Error, own: Error, floor: float) -> Miss | None:
+    """By which measure an error misses most what the original's own allows; ``None`` where it is acceptable beside that."""
+    if error.within(own, floor):
+        return None
+    misses = []
+    for measure, found, its_own, least in (
+        (f"relative error {error.relative_l2:.1e}", error.relative_l2, own.relative_l2, floor),
+        (f"error max/rms {error.max_over_rms:.1e}", error.max_over_rms, own.max_over_rms, 8 * floor),
+    ):
+        allowed = 2 * its_own + least
+        excess = found / allowed if allowed else math.inf if found else 0.0
+        misses.append(Miss(excess, f"{measure} of {name}, the original has {its_own:.1e}"))
+    return max(misses, key=lambda each: each.excess)
 
 
 class Acceptance:
@@ -219,11 +263,11 @@ class Acceptance:
         Raises:
             RuntimeFailure: onnxruntime does not run the candidate.
         """
-        errors, right = self.judge_outputs(session)
-        return worst(errors), right
+        judged = self.judge_outputs(session)
+        return worst(judged.errors), judged.miss is None
 
-    def judge_outputs(self, session: Any) -> tuple[list[Error], bool]:
-        """A candidate's error against the reference for each output, and whether all are acceptable.
+    def judge_outputs(self, session: Any) -> JudgedOutputs:
+        """A candidate's error against the reference for each output, and what misses most.
 
         An error is the worst over the inputs that are timed; of one that is unacceptable, over all inputs.
 
@@ -238,7 +282,7 @@ class Acceptance:
             RuntimeFailure: onnxruntime does not run the candidate.
         """
         errors: list[list[Error]] = [[] for _ in self.floors]
-        right = True
+        misses: list[Miss] = []
         originals, own_errors = self.outputs, self.own_errors
         if isinstance(session, Evaluated):
             if self._evaluated is None:
@@ -248,49 +292,27 @@ class Acceptance:
         rows = zip(self.compared, originals, self.references, own_errors, strict=True)
         for number, (feed, outputs, references, errors_of_original) in enumerate(rows):
             is_probe = number >= len(self.feeds)
+            where = f" {self.probed[number - len(self.feeds)]}".rstrip() if is_probe else ""
             for output, (actual, original, wanted, own_error, floor) in enumerate(
                 zip(_outputs_of(session, feed), outputs, references, errors_of_original, self.floors, strict=True)
             ):
                 error = compare(actual, wanted)
+                name = f"{self.output_names[output]}{where}"
                 steps = worst([own_error, self.step_errors[output]]) if self.step_errors else INFINITE
+                miss: Miss | None = None
                 if steps.relative_l2 <= _STEPS:
-                    fits = error.within(steps, max(floor, _STEP))
+                    miss = _miss(name, error, steps, max(floor, _STEP))
                 elif own_error.is_small:
-                    fits = error.within(own_error, floor)
+                    miss = _miss(name, error, own_error, floor)
                 elif is_probe:
-                    fits = np.shape(actual) == np.shape(original)
-                else:
-                    fits = compare(actual, original).within(Error(0.0, 0.0), floor)
-                right &= fits
-                if not (is_probe and fits):
+                    if np.shape(actual) != np.shape(original):
+                        miss = Miss(math.inf, f"{name} is of shape {np.shape(actual)}, the original's of {np.shape(original)}")
+                elif not compare(actual, original).within(Error(0.0, 0.0), floor):
+                    miss = Miss(0.0, f"{name} is not what the original gives, which is itself far from exact numbers")
+                misses += [] if miss is None else [miss]
+                if not (is_probe and miss is None):
                     errors[output].append(error)
-        return [worst(of_output) for of_output in errors], right
-
-    def miss(self, errors: Sequence[Error]) -> tuple[float, str]:
-        """How many times as far from the reference as it may be the worst output is, about: as on the inputs that are timed.
-
-        Args:
-            errors: of :meth:`judge_outputs`.
-
-        Returns:
-            that, and in words which output misses most, by which measure: 0 where none does, but gives something else than the
-            original where this is far from the reference.
-        """
-        worst_of_all, own_errors = (0.0, "the outputs are not what they have to be"), self.own_errors_by_output()
-        rows = zip(self.output_names, errors, own_errors, self.floors, strict=True)
-        for name, error, own, floor in rows:
-            for measure, found, its_own, least in (
-                (f"relative error {error.relative_l2:.1e} of {name}", error.relative_l2, own.relative_l2, floor),
-                (f"error max/rms {error.max_over_rms:.1e} of {name}", error.max_over_rms, own.max_over_rms, 8 * floor),
-            ):
-                allowed = 2 * its_own + least
-                excess = found / allowed if allowed else math.inf if found else 0.0
-                if excess > worst_of_all[0]:
-                    worst_of_all = excess, f"{measure}, the original has {its_own:.1e}"
-        far = [name for name, own in zip(self.output_names, own_errors, strict=True) if not own.is_small]
-        if worst_of_all[0] <= 1.0 and far:
-            return 0.0, f"{' or '.join(far)} is not what the original gives, which is itself far from exact numbers"
-        return worst_of_all
+        return JudgedOutputs([worst(of_output) for of_output in errors], max(misses, key=lambda each: each.excess, default=None))
 
     @property
     def output_names(self) -> list[str]:

@@ -293,29 +293,27 @@ class Checker:
                 since = time.perf_counter()
                 session = acceptance.open(path, None if target.here else candidate.graph)
                 opening = time.perf_counter() - since
-            errors, right = acceptance.judge_outputs(session)
-            error = worst(errors)
-            fused, sealed = "", right
+            judged = acceptance.judge_outputs(session)
+            fused, sealed = "", judged.miss is None
             if not isinstance(session, Evaluated):
                 fused = acceptance.fuses_otherwise(candidate.graph, path)
-                sealed = right and (target.here or not has_kernels(candidate) or acceptance.is_right_sealed(path))
+                sealed = sealed and (target.here or not has_kernels(candidate) or acceptance.is_right_sealed(path))
         except RuntimeFailure as problem:  # the guilty rule is found by bisection and named
             path.unlink()
             return _Objection(f"the rewritten model does not run ({problem})")
         if fused:
             path.unlink()
             return _Objection(fused)
-        if not right:
+        if judged.miss is not None:
             path.unlink()
-            excess, words = acceptance.miss(errors)
-            return _Objection(words, excess)
+            return _Objection(judged.miss.words, judged.miss.excess)
         if not sealed:
             path.unlink()
             return _Objection("onnxruntime's optimisers make another function of what is around custom kernels")
         if not _approximates(candidate) and (off := acceptance.decides_otherwise(candidate.graph)) is not None:
             path.unlink()
             return _Objection(f"it quantises otherwise: relative error {off:.1e} where no rounding error decides")
-        return Opened(Trial(candidate, path, error, errors=tuple(errors)), session, opening)
+        return Opened(Trial(candidate, path, worst(judged.errors), errors=tuple(judged.errors)), session, opening)
 
 
 def _approximates(candidate: Candidate) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,8 @@ from mugraph.onnx import load
 from rewriter import optimize
 from rewriter.reference import INFINITE, Error, Evaluated
 from rewriter.run import accept
-from rewriter.run.accept import Acceptance, NondeterministicModel
+from rewriter.run.accept import Acceptance, JudgedOutputs, Miss, NondeterministicModel
+from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
 from tests.support.graphs import NEGATION
 
@@ -26,22 +27,24 @@ FEED = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
 
 
 class _Session:
-    """Gives relu(x), a little off in its second run."""
+    """Gives relu(x), a little off in its last run."""
 
-    def __init__(self, noise: float) -> None:
-        self.noise: Iterator[float] = iter((0.0, noise))
+    def __init__(self, noise: float, runs: int) -> None:
+        self.noise: Iterator[float] = iter((*[0.0] * (runs - 1), noise))
 
     def run(self, names: Any, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
         return [np.maximum(feed["x"], 0) + np.float32(next(self.noise))]
 
 
-def _compare(noise: float, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Acceptance:
+def _compare(
+    noise: float, folder: Path, monkeypatch: pytest.MonkeyPatch, probes: Sequence[Sequence[InputProbe]] = ()
+) -> Acceptance:
     info = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 4]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "m", info[:1], info[1:])
     path = folder / "m.onnx"
     path.write_bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]).SerializeToString())
-    monkeypatch.setattr(accept, "new_session", lambda *_, **__: _Session(noise))
-    return Acceptance(load(path), path, [FEED], "cpu")
+    monkeypatch.setattr(accept, "new_session", lambda *_, **__: _Session(noise, 2 + len(probes)))
+    return Acceptance(load(path), path, [FEED], "cpu", probes=probes)
 
 
 def test_a_model_that_rounds_differently_from_run_to_run_can_be_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,8 +67,23 @@ def test_a_model_that_draws_random_numbers_cannot(tmp_path: Path, monkeypatch: p
 def test_what_misses_is_named_with_the_measure_by_which_it_does(
     error: Error, said: str, excess: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, words = _compare(0.0, tmp_path, monkeypatch).miss([error])
-    assert words == said and found == pytest.approx(excess)
+    acceptance = _compare(0.0, tmp_path, monkeypatch)
+    monkeypatch.setattr(accept, "compare", lambda *_: error)
+    miss = acceptance.judge_outputs(_Off(0.0)).miss
+    assert miss is not None and miss.words == said and miss.excess == pytest.approx(excess)
+
+
+def test_what_misses_on_a_probe_is_held_against_what_the_original_does_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside the original's error elsewhere, which was told, it may be none at all."""
+    probe = InputProbe({"x": FEED["x"] * 100}, "at scale 100", 100.0)
+    acceptance = _compare(0.0, tmp_path, monkeypatch, [[probe]])
+    acceptance.own_errors = [[Error(1e-2, 1e-2)], [Error(1e-6, 1e-6)]]
+    miss = acceptance.judge_outputs(_Off(1e-3, beyond=50)).miss
+    assert miss is not None and miss.excess == pytest.approx(1e-3 / 3e-6, rel=1e-2)
+    assert miss.words == "relative error 1.0e-03 of y at scale 100, the original has 1.0e-06"
+    assert acceptance.judge_outputs(_Off(1e-6, beyond=50)) == JudgedOutputs([Error(0.0, 0.0)], None)
 
 
 def test_an_output_that_misses_nothing_but_what_a_far_original_gives_is_named(
@@ -74,7 +92,8 @@ def test_an_output_that_misses_nothing_but_what_a_far_original_gives_is_named(
     """The error of another output was told, which was none: a greatest entry beside NaN, say, that onnxruntime gives."""
     acceptance = _compare(0.0, tmp_path, monkeypatch)
     acceptance.own_errors = [[INFINITE]]
-    assert acceptance.miss([INFINITE]) == (0.0, "y is not what the original gives, which is itself far from exact numbers")
+    said = "y is not what the original gives, which is itself far from exact numbers"
+    assert acceptance.judge_outputs(_Off(1.0)).miss == Miss(0.0, said)
 
 
 _IF = """<ir_version: 10, opset_import: ["" : 20]> g (float16[N] x, bool c) => (float16[N] y, float16[{0}] z) {{
@@ -90,19 +109,20 @@ def test_a_candidate_that_cannot_be_evaluated_does_not_run(tmp_path: Path) -> No
     path.write_bytes(parse_model(_IF.format("N")).SerializeToString())
     feed = {"x": np.ones(3, np.float16), "c": np.array(True)}
     acceptance = Acceptance(true, path, [feed], "cpu", evaluates=True)
-    assert acceptance.judge_outputs(Evaluated(true, true.graph))[1]
+    assert acceptance.judge_outputs(Evaluated(true, true.graph)).miss is None
     with pytest.raises(RuntimeFailure, match="the file declares 'z'"):
         acceptance.judge_outputs(Evaluated(false, false.graph))
 
 
 class _Off:
-    """A session whose results are off by so much, relative."""
+    """A session whose results are off by so much, relative, where one of them is beyond a number."""
 
-    def __init__(self, error: float) -> None:
-        self.error = error
+    def __init__(self, error: float, beyond: float = 0.0) -> None:
+        self.error, self.beyond = error, beyond
 
     def run(self, names: Any, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
-        return [np.maximum(feed["x"], 0) * np.float32(1 + self.error)]
+        exact = np.maximum(feed["x"], 0)
+        return [exact * np.float32(1 + self.error) if exact.max() > self.beyond else exact]
 
 
 def test_a_precision_is_a_promise_about_every_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,9 +288,9 @@ def test_an_integer_that_rounds_otherwise_is_another_integer(tmp_path: Path, log
     first, second = (new_session(path, "cpu").run(None, feed) for path in (original, candidate))
     differing = int((first[0] != second[0]).sum())
     assert (differing == 0) if right else (0 < differing <= 9), "few of 1,023, or the test says nothing"
-    errors, accepted = Acceptance(load(original), original, [feed], "cpu").judge_outputs(new_session(candidate, "cpu"))
-    assert accepted is right
-    assert right or all(not error.is_small or error.relative_l2 > 1e-3 for error in errors)
+    judged = Acceptance(load(original), original, [feed], "cpu").judge_outputs(new_session(candidate, "cpu"))
+    assert (judged.miss is None) is right
+    assert right or all(not error.is_small or error.relative_l2 > 1e-3 for error in judged.errors)
 
 
 @pytest.mark.usefixtures("own_cache")
