@@ -38,7 +38,7 @@ _LONG_FOR_ONE = 4e10
 """Arithmetic operations on two inputs from which on several processes pay, of which each imports for a second of a core."""
 
 _CORES, _MOST, _SHARE = 3, 5, 0.25
-"""Cores that each of several processes has, how many there are at most, and of the memory there is the share of their weights."""
+"""Cores that each of several processes has, about, how many there are at most, and the share of memory that their weights take."""
 
 _LONG_ON_DEVICE, _LONG_FOR_A_CORE = 1.5e11, 5e10
 """Arithmetic operations on two inputs, and those for each core, from which on a GPU pays.
@@ -104,7 +104,7 @@ def _processes(model: Model) -> int:
     widened = 8 * max((constant.type.size() for constant in model.tables.constants.values()), default=0)
     room = memory_limit()
     held = _MOST if room is None else int(_SHARE * room) // (widened + 1)
-    return max(min(_MOST, free_cores() // _CORES, held), 1)
+    return max(min(_MOST, round(free_cores() / _CORES), held), 1)
 
 
 def referred(

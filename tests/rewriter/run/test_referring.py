@@ -130,7 +130,7 @@ def test_several_processes_share_the_inputs(
         feeds = [{**feed, "c": np.array(truth)} for feed, truth in zip(feeds, (False, True, False), strict=True)]
     with closing(referring.Ahead(model, sizes, is_needed=True, has_device=False)) as ahead:
         here, there = reference_run(model, feeds), referred(model, feeds, ahead=ahead)
-    assert len(always) == 4 and all(begun.poll() is not None for begun in always)
+    assert len(always) == 5 and all(begun.poll() is not None for begun in always)
     for mine, theirs in zip(here.outputs, there.outputs, strict=True):
         for one, other in zip(mine, theirs, strict=True):
             assert one.dtype == other.dtype and (one.dtype.kind != "f" or np.allclose(one, other, rtol=1e-13, atol=1e-13))
@@ -151,13 +151,15 @@ def test_inputs_are_shared_out_by_the_work_that_they_make(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("cores", "room", "device", "long", "begun"),
     [
-        (14, 1 << 40, False, 1e11, 4),
+        (14, 1 << 40, False, 1e11, 5),
         (14, 1 << 40, False, 1e10, 0),
         (14, 1 << 40, False, 3e10, 1),
         (14, 1 << 10, False, 1e11, 1),
-        (14, None, False, 1e11, 4),
+        (14, None, False, 1e11, 5),
         (1, 1 << 40, False, 1e11, 1),
-        (14, 1 << 40, True, 6e11, 4),
+        (4, 1 << 40, False, 1e11, 1),
+        (6, 1 << 40, False, 1e11, 2),
+        (14, 1 << 40, True, 6e11, 5),
         (14, 1 << 40, True, 1e12, 1),
         (2, 1 << 40, True, 2e11, 1),
     ],
