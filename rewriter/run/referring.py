@@ -38,7 +38,7 @@ _LONG_FOR_ONE = 4e10
 """Arithmetic operations on two inputs from which on several processes pay, of which each imports for a second of a core."""
 
 _CORES, _MOST, _SHARE = 3, 5, 0.25
-"""Cores that each of several processes has, about, how many there are at most, and the share of memory that their weights take."""
+"""Cores that each of several processes has, about, how many there are at most, and the share of memory for their weights."""
 
 _LONG_ON_DEVICE, _LONG_FOR_A_CORE = 1.5e11, 5e10
 """Arithmetic operations on two inputs, and those for each core, from which on a GPU pays.
