@@ -41,6 +41,7 @@ __all__ = [
     "largest_number",
     "normalize_axis",
     "plain_symbol",
+    "product",
     "same_dim",
     "same_shape",
     "shape_at",
@@ -467,6 +468,11 @@ def normalize_axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} is outside a tensor of rank {rank}")
     return axis - rank if axis >= 0 else axis
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dimensions: the number of entries of a shape; 1 of none."""
+    return math.prod(dims, start=1)
 
 
 def concrete(shape: Sequence[Dim]) -> tuple[int, ...] | None:

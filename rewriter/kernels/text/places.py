@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.mask_lists import listed_mask
 from mugraph.blocks.schedule import Schedule, element_bytes
-from mugraph.blocks.statements import MaskTile, Tensor, product
+from mugraph.blocks.statements import MaskTile, Tensor
 from mugraph.domains.base import FLOATS, NIBBLES
-from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, plain_symbol
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, plain_symbol, product
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.runtime.plan import Argument, Expression
 
