@@ -10,6 +10,7 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from mugraph.onnx.bodies import GraphBody
+from mugraph.onnx.calls import FunctionName, function_name
 from mugraph.onnx.function import OVERLOADS_FROM_IR
 from mugraph.onnx.literals import head_of, tensor_of
 from mugraph.onnx.model import Model
@@ -56,7 +57,7 @@ def assemble(
     names: ValueNames,
     written: Sequence[WrittenNode],
     literals: Iterable[TensorProto],
-    functions: Mapping[tuple[str, str, str], FunctionProto],
+    functions: Mapping[FunctionName, FunctionProto],
 ) -> Emission:
     """Makes a model of written nodes.
 
@@ -226,9 +227,9 @@ def _domain(name: str) -> str:
     return "" if name in DEFAULT_DOMAINS else name
 
 
-def _add_functions(shell: ModelProto, functions: Mapping[tuple[str, str, str], FunctionProto]) -> None:
+def _add_functions(shell: ModelProto, functions: Mapping[FunctionName, FunctionProto]) -> None:
     """The functions that written nodes call; overloads are of an IR version of their own."""
-    for function in [f for f in shell.functions if (f.domain, f.name, f.overload) in functions]:
+    for function in [f for f in shell.functions if function_name(f) in functions]:
         shell.functions.remove(function)
     shell.functions.extend(functions.values())
     if functions:

@@ -18,6 +18,7 @@ from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph, Node
 from mugraph.onnx.assembly import Emission, assemble, assemble_body
 from mugraph.onnx.bodies import GraphBody, body_graph
+from mugraph.onnx.calls import FunctionName
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import ValueNames
 from mugraph.onnx.nodes import NodeWriter, WrittenNode
@@ -58,7 +59,7 @@ class _GraphWriter:
     def __init__(self, model: Model, graph: Graph, programs: Programs) -> None:
         self.model, self.graph, self.programs = model, graph, programs
         self.sources = ValueSources(model, graph)
-        self.functions: dict[tuple[str, str, str], FunctionProto] = {}
+        self.functions: dict[FunctionName, FunctionProto] = {}
         self._supply = NameSupply(names_in_use(model.proto.graph))
         self._labels = NameSupply(node.name for inner in graphs_within(model.proto.graph) for node in inner.node)
         self._bodies: dict[Node, Mapping[str, GraphProto]] = {}

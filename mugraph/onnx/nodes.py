@@ -11,6 +11,7 @@ from onnx import FunctionProto, NodeProto, TensorProto
 
 from mugraph.blocks.operator import KERNEL, Programs, kernel_form, kernel_of
 from mugraph.graph import Graph, Node
+from mugraph.onnx.calls import FunctionName, function_name
 from mugraph.onnx.function import function_of, onnx_attribute
 from mugraph.onnx.literals import Literals
 from mugraph.onnx.model import Model
@@ -63,7 +64,7 @@ class NodeWriter:
         self.model, self.tables, self.programs = model, model.tables, programs
         self.plan, self.names, self.supply, self.labels = plan, names, supply, labels
         self.literals: list[TensorProto] = []
-        self.functions: dict[tuple[str, str, str], FunctionProto] = {}
+        self.functions: dict[FunctionName, FunctionProto] = {}
         near = dict.fromkeys((*graph.inputs, *model.graph.inputs))  # a body sees the model's inputs, too
         carriers = ((self.tables.names[value], self.tables.types[value]) for value in near)
         inputs = [(name, type_) for name, type_ in carriers if name is not None and type_ is not None]
@@ -136,8 +137,8 @@ class NodeWriter:
         proto = NodeProto(op_type=form.op_type, domain=form.domain, input=inputs, output=outputs)
         if form.function is not None:
             proto.overload = form.function.overload
-            key = (form.function.domain, form.function.name, form.function.overload)
-            self.functions[key] = function_of(form.function, self.model.opset)
+            function = function_of(form.function, self.model.opset)
+            self.functions[function_name(function)] = function
         proto.name = self.labels.fresh(node.op) if node.origin is None else self.model.origins[node.origin].name
         proto.attribute.extend(onnx_attribute(form, name, value, self.model.opset) for name, value in form.attributes.items())
         return proto
