@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeGuard
+from typing import Self, TypeGuard
 
 from mugraph.terms.dtypes import DataType
 
@@ -241,6 +241,13 @@ class DerivedSymbol(str):
 
     __slots__ = ("first", "second")
 
+    @classmethod
+    def named(cls, name: str, first: Dim, second: Dim) -> Self:
+        """The symbol as it is written."""
+        made = super().__new__(cls, name)
+        made.first, made.second = first, second
+        return made
+
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and str.__eq__(self, other)
 
@@ -263,11 +270,9 @@ class Least(DerivedSymbol):
 
     __slots__ = ()
 
-    def __new__(cls, first: Dim, second: Dim) -> Least:
+    def __new__(cls, first: Dim, second: Dim) -> Self:
         first, second = sorted((first, second), key=lambda dim: (isinstance(dim, SymDim), str(dim)))
-        made = super().__new__(cls, f"min({first},{second})")
-        made.first, made.second = first, second
-        return made
+        return cls.named(f"min({first},{second})", first, second)
 
     def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
         return smaller(evaluate_dim(self.first, binding), evaluate_dim(self.second, binding))
@@ -280,10 +285,8 @@ class WholePart(DerivedSymbol):
 
     __slots__ = ()
 
-    def __new__(cls, first: Dim, second: int) -> WholePart:
-        made = super().__new__(cls, f"floor(({first})/{second})")
-        made.first, made.second = first, second
-        return made
+    def __new__(cls, first: Dim, second: int) -> Self:
+        return cls.named(f"floor(({first})/{second})", first, second)
 
     def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
         return floor_div(evaluate_dim(self.first, binding), self.second)

@@ -295,7 +295,7 @@ def bind_value(value: AttrValue, binding: Mapping[str, Any]) -> AttrValue:
 
 def bind_attrs(attrs: Attrs, binding: Mapping[str, Any]) -> Attrs:
     """Attributes with their values bound as :func:`bind_value` does."""
-    return tuple((name, bind_value(value, binding)) for name, value in attrs)
+    return _mapped(attrs, lambda value: bind_value(value, binding))
 
 
 def same_value(a: AttrValue, b: AttrValue) -> bool:
