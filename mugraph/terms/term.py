@@ -34,6 +34,7 @@ __all__ = [
     "format_value",
     "make",
     "make_attrs",
+    "occurrences",
     "open_names",
     "replace_terms",
     "same_value",
@@ -226,6 +227,15 @@ def walk(roots: Iterable[Term], seen: set[Term] | None = None) -> Iterator[Term]
         seen: terms to leave out with all that is under them; those that are given enter it.
     """
     return operands_first(roots, _OPERANDS, seen)
+
+
+def occurrences(root: Term) -> Iterator[Term]:
+    """Every term of a tree, shared ones as often as they occur; a term before its operands, the last of which comes first."""
+    stack = [root]
+    while stack:
+        term = stack.pop()
+        yield term
+        stack.extend(term.inputs)
 
 
 def variables(roots: Iterable[Term]) -> list[Term]:
