@@ -100,7 +100,7 @@ def test_a_bare_type_is_float() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Add(x, y", r"expected '\)' before ''"),
+        ("Add(x, y", r"expected '\)' at the end in 'Add\(x, y'"),
         ("Add(x y)", r"expected '\)' before 'y\)'"),
         ("Add[axis](x)", r"expected '=' before '\]\(x\)'"),
         ("Add(x)) ", r"expected the end before '\)"),
