@@ -23,7 +23,7 @@ from mugraph.onnx.sources import Leaf, NodeOutput, Source
 from mugraph.ops import FormInput, OnnxForm, Packed, filled, get_operator
 from mugraph.terms.shape import DataType, TensorType
 
-__all__ = ["NodeWriter", "WrittenNode"]
+__all__ = ["NodeWriter", "WrittenGraph", "WrittenNode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,21 @@ class WrittenNode:
 
     proto: NodeProto
     origin: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenGraph:
+    """The nodes of a candidate, or of a body of it, as they are written.
+
+    Attributes:
+        names: of the values that are read.
+        nodes: in order.
+        literals: the constants that these read and that are no values of the candidate.
+    """
+
+    names: ValueNames
+    nodes: Sequence[WrittenNode]
+    literals: Sequence[TensorProto]
 
 
 class NodeWriter:
