@@ -176,6 +176,8 @@ class Tables:
             keys: those that are known; what is found out is entered.
             own: asked of a value without a key; ``None`` where it was made anew and has none of its own.
         """
+        if value in keys:
+            return keys[value]
 
         def without_key(current: int) -> Sequence[int]:
             key = own(current)
@@ -184,7 +186,7 @@ class Tables:
             keys[current] = key
             return ()
 
-        for current in () if value in keys else operands_first([value], without_key):
+        for current in operands_first([value], without_key):
             if current not in keys:
                 node, out = self.makers[current]
                 text = "\0".join([node.op, repr(node.attrs), str(out), *(keys[operand] for operand in node.inputs)])
