@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -23,6 +23,7 @@ from modeldiff.sides import ComparedModel
 from mugraph.deadline import Deadline
 from mugraph.graph import Node
 from mugraph.onnx import Model, load
+from mugraph.order import operands_first
 from mugraph.terms.shape import DataType, Dim
 from rewriter.reference import Error, InputError, compare, worst
 from rewriter.run.accept import FLOORS
@@ -566,10 +567,8 @@ _FAR_APART = "nothing that differs was found, but onnxruntime's results are furt
 
 def _upstream(side: ComparedModel, value: int) -> set[Node]:
     """The nodes that a value rests on."""
-    found, stack = set[Node](), [value]
-    while stack:
-        node = side.maker(stack.pop())
-        if node is not None and node not in found:
-            found.add(node)
-            stack.extend(side.rests_on(node))
-    return found
+
+    def makers(values: Iterable[int]) -> list[Node]:
+        return [node for node in map(side.maker, values) if node is not None]
+
+    return set(operands_first(makers([value]), lambda node: makers(side.rests_on(node))))

@@ -18,6 +18,7 @@ from mugraph.onnx.bodies import GraphBody
 from mugraph.onnx.kinds import drawing_nodes, opaque_kind
 from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import evaluate, infer_types
+from mugraph.order import operands_first
 from mugraph.terms.shape import (
     DataType,
     DerivedSymbol,
@@ -92,7 +93,8 @@ class ComparedModel:
                 for axis, dim in enumerate(() if type_ is None else type_.shape):
                     if (size := plain_symbol(dim)) is not None:
                         self._sized.setdefault(size, (value, axis))
-        self.nodes = list(self._ordered((*self.graph.outputs, *roots)))
+        makers = self.graph.makers
+        self.nodes = list(operands_first(makers((*self.graph.outputs, *roots)), lambda node: makers(self.rests_on(node))))
         self.drawing = drawing_nodes(model, self.nodes)
         self.place = {node: number for number, node in enumerate(self.nodes)}
         self._runs = [RunTensors(model, feed, exact=True) for feed in feeds]
@@ -103,19 +105,6 @@ class ComparedModel:
         self._fed = [RunTensors(model, feed, exact=False) for feed in feeds] if self._upstream else []
         self._typed: dict[int, Arrays] = {}
         self._digests: dict[int, bytes] = {}
-
-    def _ordered(self, roots: Sequence[int]) -> Iterator[Node]:
-        entered: set[Node] = set()
-        stack = [(d[0], False) for v in reversed(roots) if (d := self.graph.definition(v)) is not None]
-        while stack:
-            node, ready = stack.pop()
-            if ready:
-                yield node
-            elif node not in entered:
-                entered.add(node)
-                stack.append((node, True))
-                made = (self.graph.definition(value) for value in reversed(self.rests_on(node)))
-                stack.extend((maker[0], False) for maker in made if maker is not None and maker[0] not in entered)
 
     def operands(self, node: Node) -> Sequence[int]:
         """What a node reads in its own graph; results of its bodies are no operands."""

@@ -17,6 +17,7 @@ import numpy as np
 from immutables import Map
 
 from mugraph.ops import Packed, get_operator
+from mugraph.order import operands_first
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Attrs, attr_symbols
 
@@ -154,24 +155,43 @@ class Tables:
 
         Value ids of a model that was read are stable, too; those that a search adds depend on its course.
         """
-        stack = [value]
-        while stack:
-            current = stack[-1]
-            if current in self._keys:
-                stack.pop()
-                continue
-            maker = self.makers.get(current)
-            if maker is None or maker[0].origin is not None:
-                within = f"@{self.bodies[current]}" if current in self.captured else ""
-                self._keys[current] = f"{self.names[current]}{within}" if self.names[current] else f"#{current}"
-                continue
-            missing = [operand for operand in maker[0].inputs if operand not in self._keys]
-            if missing:
-                stack.extend(missing)
-                continue
-            text = "\0".join([maker[0].op, repr(maker[0].attrs), str(maker[1]), *(self._keys[v] for v in maker[0].inputs)])
-            self._keys[current] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return self._keys[value]
+        return self.key_among(self._keys, value, self._key_in_file)
+
+    def _key_in_file(self, value: int) -> str | None:
+        """The key of a value that no substitution made."""
+        if self.is_made_anew(value):
+            return None
+        within = f"@{self.bodies[value]}" if value in self.captured else ""
+        return f"{self.names[value]}{within}" if self.names[value] else f"#{value}"
+
+    def is_made_anew(self, value: int) -> bool:
+        """Whether a substitution made the value: it stands in no file."""
+        maker = self.makers.get(value)
+        return maker is not None and maker[0].origin is None
+
+    def key_among(self, keys: dict[int, str], value: int, own: Callable[[int], str | None]) -> str:
+        """The key of a value among others: its own, or a digest of how it was made of values with keys.
+
+        Args:
+            keys: those that are known; what is found out is entered.
+            own: asked of a value without a key; ``None`` where it was made anew and has none of its own.
+        """
+        if value in keys:
+            return keys[value]
+
+        def without_key(current: int) -> Sequence[int]:
+            key = own(current)
+            if key is None:
+                return [operand for operand in self.makers[current][0].inputs if operand not in keys]
+            keys[current] = key
+            return ()
+
+        for current in operands_first([value], without_key):
+            if current not in keys:
+                node, out = self.makers[current]
+                text = "\0".join([node.op, repr(node.attrs), str(out), *(keys[operand] for operand in node.inputs)])
+                keys[current] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return keys[value]
 
     def apply(self, op: str, attrs: Attrs, inputs: Sequence[int]) -> Node:
         """The interned application of a registry operator, typed.
@@ -257,23 +277,16 @@ class Graph:
 
     def nodes(self) -> Iterator[Node]:
         """The live nodes, operands first, in an order that depends on the graph alone."""
-        seen: set[Node] = set()
-        for root in self.outputs:
-            stack: list[tuple[Node, bool]] = []
-            definition = self.definition(root)
-            if definition is not None:
-                stack.append((definition[0], False))
-            while stack:
-                node, ready = stack.pop()
-                if ready:
-                    yield node
-                elif node not in seen:
-                    seen.add(node)
-                    stack.append((node, True))
-                    for value in reversed(node.inputs):
-                        inner = self.definition(value)
-                        if inner is not None and inner[0] not in seen:
-                            stack.append((inner[0], False))
+        return operands_first(self.makers(self.outputs), lambda node: self.makers(node.inputs))
+
+    def makers(self, values: Iterable[int]) -> list[Node]:
+        """The nodes that compute some values, in order."""
+        redefined, first = self.definitions.get, self.tables.makers.get
+        nodes = []
+        for value in values:  # not a comprehension, which is slower: a search walks through many graphs
+            if definition := redefined(value) or first(value):
+                nodes.append(definition[0])
+        return nodes
 
     def content_digest(self) -> str:
         """Digest of what every live value is and how it is computed; stable across processes, unlike :attr:`digest`."""

@@ -54,6 +54,11 @@ def test_the_trusted_base_is_counted_as_it_is() -> None:
         told_files, told_lines = (int(number.replace(",", "")) for number in rows[part].split(" | "))
         again = f"{part}: {files} files of {lines} lines; python -m tools.trusted_base prints the table of docs/rules.md"
         assert told_files == files and abs(told_lines - lines) <= max(60, lines // 10), again
+    for page in ("index.md", "rules.md"):
+        text = " ".join((ROOT / "docs" / page).read_text().split())
+        ((told_lines, told_files),) = re.findall(r"about ([\d,]+) lines in (\d+) files", text)
+        assert int(told_files) == sum(files for files, _ in counts.values()), page
+        assert abs(int(told_lines.replace(",", "")) - (whole := sum(lines for _, lines in counts.values()))) <= whole // 20, page
 
 
 def test_the_docs_name_every_option() -> None:

@@ -16,7 +16,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "the checker, the guards with their laws, evidence": ("rules_db/trust/",),
     "the reader of rules, the stamp": ("rules_db/exchange.py", "rules_db/stamp.py", "rules_db/__init__.py"),
     "the operator properties": ("rules_db/axioms/",),
-    "terms, dimensions, their text": ("mugraph/terms/", "mugraph/__init__.py"),
+    "terms, dimensions, their text": ("mugraph/terms/", "mugraph/order.py", "mugraph/__init__.py"),
     "the operators: types, semantics, decompositions": ("mugraph/ops/",),
     "the number systems in which tests are repeated": ("mugraph/domains/",),
     "block graphs and their interpretation": ("mugraph/blocks/",),

@@ -16,12 +16,11 @@ from mugraph.blocks.statements import (
     PlaceTile,
     Predicate,
     next_power,
-    product,
     statement_names,
     statement_operands,
 )
 from mugraph.domains.base import BYTES, FLOATS, NIBBLES
-from mugraph.terms.shape import DataType, TensorType, evaluate_dim
+from mugraph.terms.shape import DataType, TensorType, evaluate_dim, product
 
 __all__ = [
     "LIMITS",

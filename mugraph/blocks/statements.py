@@ -6,7 +6,7 @@ heads within a packed projection, broadcasts and rotations are views, not copies
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -35,7 +35,6 @@ __all__ = [
     "View",
     "Viewing",
     "next_power",
-    "product",
     "repeated_along",
     "statement_indices",
     "statement_names",
@@ -243,14 +242,6 @@ class Tensor:
 
     name: str
     type: TensorType
-
-
-def product(dims: Sequence[Dim]) -> Dim:
-    """The product of dimensions."""
-    total: Dim = 1
-    for dim in dims:
-        total = total * dim
-    return total
 
 
 def next_power(size: int) -> int:

@@ -20,7 +20,6 @@ from mugraph.blocks.statements import (
     Statement,
     Store,
     View,
-    product,
     statement_indices,
     statement_names,
     statement_operands,
@@ -29,7 +28,7 @@ from mugraph.blocks.statements import (
 from mugraph.blocks.thread import why_not_elementwise
 from mugraph.ops.interp import infer_types
 from mugraph.ops.masks import mask_of, stored_shape
-from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, at_most, same_dim, same_shape
+from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, at_most, product, same_dim, same_shape
 from mugraph.terms.term import variables
 
 __all__ = ["check_kernel"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -29,10 +29,8 @@ class AxisPlace(DerivedSymbol):
 
     __slots__ = ()
 
-    def __new__(cls, first: int, second: Dim) -> AxisPlace:
-        made = super().__new__(cls, f"place {first} of {second}")
-        made.first, made.second = first, second
-        return made
+    def __new__(cls, first: int, second: Dim) -> Self:
+        return cls.named(f"place {first} of {second}", first, second)
 
     def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
         return symbol(AxisPlace(self.first, evaluate_dim(self.second, binding)))
@@ -43,10 +41,8 @@ class Distance(DerivedSymbol):
 
     __slots__ = ()
 
-    def __new__(cls, first: Dim, second: Dim = 0) -> Distance:
-        made = super().__new__(cls, f"|{first}|")
-        made.first, made.second = first, second
-        return made
+    def __new__(cls, first: Dim, second: Dim = 0) -> Self:
+        return cls.named(f"|{first}|", first, second)
 
     def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
         return _distance(evaluate_dim(self.first, binding))
@@ -68,10 +64,8 @@ class Remainder(DerivedSymbol):
 
     __slots__ = ()
 
-    def __new__(cls, first: Dim, second: int) -> Remainder:
-        made = super().__new__(cls, f"({first}) % {second}")
-        made.first, made.second = first, second
-        return made
+    def __new__(cls, first: Dim, second: int) -> Self:
+        return cls.named(f"({first}) % {second}", first, second)
 
     def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
         return remainder(evaluate_dim(self.first, binding), self.second)

@@ -10,14 +10,15 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from mugraph.onnx.bodies import GraphBody
+from mugraph.onnx.calls import FunctionName, function_name
 from mugraph.onnx.function import OVERLOADS_FROM_IR
 from mugraph.onnx.literals import head_of, tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import ValueNames
-from mugraph.onnx.nodes import WrittenNode
+from mugraph.onnx.nodes import WrittenGraph, WrittenNode
 from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import captured, graphs_within, training_names
-from mugraph.onnx.sources import Leaf, ValueSources
+from mugraph.onnx.sources import Leaf
 
 __all__ = ["Emission", "assemble", "assemble_body"]
 
@@ -52,19 +53,14 @@ class Emission:
 
 def assemble(
     model: Model,
-    sources: ValueSources,
-    names: ValueNames,
-    written: Sequence[WrittenNode],
-    literals: Iterable[TensorProto],
-    functions: Mapping[tuple[str, str, str], FunctionProto],
+    written: WrittenGraph,
+    functions: Mapping[FunctionName, FunctionProto],
 ) -> Emission:
     """Makes a model of written nodes.
 
     Args:
         model: the model as it was read.
-        sources, names: of the candidate's values.
-        written: the nodes, in order.
-        literals: constants that they read beside the candidate's values.
+        written: the nodes of the candidate.
         functions: the functions that they call, by domain, name and overload.
     """
     base = model.proto
@@ -72,7 +68,7 @@ def assemble(
     shell.CopyFrom(base)
     kept = {*training_names(base), *(value.name for value in base.graph.input)}
     arrays: dict[str, np.ndarray] = {}
-    initializers, fresh = _fill(shell.graph, base.graph, model, sources, names, written, literals, kept, frozenset(), arrays)
+    initializers, fresh = _fill(shell.graph, base.graph, model, written, kept, frozenset(), arrays)
     _import_domains(shell, model.opset)
     _add_functions(shell, functions)
     return Emission(shell, initializers, fresh, arrays)
@@ -82,10 +78,7 @@ def assemble_body(
     model: Model,
     body: GraphBody,
     base: GraphProto,
-    sources: ValueSources,
-    names: ValueNames,
-    written: Sequence[WrittenNode],
-    literals: Iterable[TensorProto],
+    written: WrittenGraph,
 ) -> GraphProto:
     """Makes a body of written nodes; as :func:`assemble`.
 
@@ -97,7 +90,7 @@ def assemble_body(
     outer = frozenset(name for value in body.captured if (name := model.tables.names[value]) is not None)
     inputs = {value.name for value in model.proto.graph.input}  # sizes are taken from these, too
     formal = {value.name for value in base.input}
-    initializers, _ = _fill(graph, base, model, sources, names, written, literals, frozenset(), outer | inputs | formal)
+    initializers, _ = _fill(graph, base, model, written, frozenset(), outer | inputs | formal)
     graph.initializer.extend(initializers)
     return graph
 
@@ -106,10 +99,7 @@ def _fill(
     graph: GraphProto,
     base: GraphProto,
     model: Model,
-    sources: ValueSources,
-    names: ValueNames,
-    written: Sequence[WrittenNode],
-    literals: Iterable[TensorProto],
+    written: WrittenGraph,
     kept: Collection[str],
     around: Collection[str],
     apart: dict[str, np.ndarray] | None = None,
@@ -119,6 +109,7 @@ def _fill(
     Args:
         graph: a copy of ``base``, to be changed; it is left without initializers.
         base: the graph as it came.
+        written: its nodes now.
         kept: names that stay whether or not a node reads them.
         around: names that are the graph's inputs, or are defined around it.
         apart: takes what large new initializers hold, by name; they hold it themselves where there is none.
@@ -128,8 +119,8 @@ def _fill(
     """
     for name in _PARTS:
         graph.ClearField(name)
-    computed = {name for node in written for name in node.proto.output}
-    read = _names_read(graph, written)
+    computed = {name for node in written.nodes for name in node.proto.output}
+    read = _names_read(graph, written.nodes)
     live = read | computed
     annotations = [note for note in base.quantization_annotation if note.tensor_name in live]
     leaves = read | {entry.value for note in annotations for entry in note.quant_parameter_tensor_names}
@@ -140,8 +131,8 @@ def _fill(
     initializers = [tensor for tensor in base.initializer if tensor.name in leaves]
     graph.sparse_initializer.extend(sparse for sparse in base.sparse_initializer if sparse.values.name in leaves)
     are_initializers = model.proto.ir_version >= 4
-    constants = _new_constants(model, base, sources, names, leaves)
-    new = [*literals, *_tensors(constants, apart if are_initializers else None)]
+    constants = _new_constants(model, base, written.names, leaves)
+    new = [*written.literals, *_tensors(constants, apart if are_initializers else None)]
     fresh: set[str] = set()
     if are_initializers:
         initializers.extend(new)
@@ -151,9 +142,9 @@ def _fill(
     carriers = {
         origin: model.origins[origin]
         for value, origin in model.carriers.items()
-        if model.tables.names[value] in leaves and sources.of(value) == Leaf(value)
+        if model.tables.names[value] in leaves and written.names.sources.of(value) == Leaf(value)
     }
-    graph.node.extend(_with_carriers(written, carriers))
+    graph.node.extend(_with_carriers(written.nodes, carriers))
     live |= leaves
     graph.value_info.extend(value for value in base.value_info if value.name in live)
     graph.quantization_annotation.extend(annotations)
@@ -168,9 +159,7 @@ def _names_read(graph: GraphProto, written: Sequence[WrittenNode]) -> set[str]:
     return names
 
 
-def _new_constants(
-    model: Model, base: GraphProto, sources: ValueSources, names: ValueNames, leaves: set[str]
-) -> Iterator[tuple[str, np.ndarray]]:
+def _new_constants(model: Model, base: GraphProto, names: ValueNames, leaves: set[str]) -> Iterator[tuple[str, np.ndarray]]:
     """The constants that stand in no file, by name: folded ones, and integers known while reading."""
     carried = {tensor.name for tensor in base.initializer}
     carried.update(sparse.values.name for sparse in base.sparse_initializer)
@@ -182,7 +171,7 @@ def _new_constants(
             if constant is None or name in carried or source.value in model.carriers:
                 continue
             array = constant.load()
-        elif (folded := sources.constant_of(source)) is not None:
+        elif (folded := names.sources.constant_of(source)) is not None:
             array = folded
         else:
             continue
@@ -226,9 +215,9 @@ def _domain(name: str) -> str:
     return "" if name in DEFAULT_DOMAINS else name
 
 
-def _add_functions(shell: ModelProto, functions: Mapping[tuple[str, str, str], FunctionProto]) -> None:
+def _add_functions(shell: ModelProto, functions: Mapping[FunctionName, FunctionProto]) -> None:
     """The functions that written nodes call; overloads are of an IR version of their own."""
-    for function in [f for f in shell.functions if (f.domain, f.name, f.overload) in functions]:
+    for function in [f for f in shell.functions if function_name(f) in functions]:
         shell.functions.remove(function)
     shell.functions.extend(functions.values())
     if functions:

@@ -18,9 +18,10 @@ from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph, Node
 from mugraph.onnx.assembly import Emission, assemble, assemble_body
 from mugraph.onnx.bodies import GraphBody, body_graph
+from mugraph.onnx.calls import FunctionName
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import ValueNames
-from mugraph.onnx.nodes import NodeWriter, WrittenNode
+from mugraph.onnx.nodes import NodeWriter, WrittenGraph
 from mugraph.onnx.plan import EmissionPlan
 from mugraph.onnx.scopes import NameSupply, graphs_within, names_in_use
 from mugraph.onnx.sources import ValueSources
@@ -43,8 +44,7 @@ def emit(model: Model, graph: Graph, programs: Programs | None = None, *, whole:
     """
     graphs = _GraphWriter(model, graph, {**model.programs, **(programs or {})})
     values = [model.values[name] for node in model.proto.graph.node for name in node.output if name] if whole else []
-    names, writer, written = graphs.write(graph, values)
-    return assemble(model, graphs.sources, names, written, writer.literals, graphs.functions)
+    return assemble(model, graphs.write(graph, values), graphs.functions)
 
 
 class _GraphWriter:
@@ -58,12 +58,12 @@ class _GraphWriter:
     def __init__(self, model: Model, graph: Graph, programs: Programs) -> None:
         self.model, self.graph, self.programs = model, graph, programs
         self.sources = ValueSources(model, graph)
-        self.functions: dict[tuple[str, str, str], FunctionProto] = {}
+        self.functions: dict[FunctionName, FunctionProto] = {}
         self._supply = NameSupply(names_in_use(model.proto.graph))
         self._labels = NameSupply(node.name for inner in graphs_within(model.proto.graph) for node in inner.node)
         self._bodies: dict[Node, Mapping[str, GraphProto]] = {}
 
-    def write(self, part: Graph, unread: Iterable[int] = ()) -> tuple[ValueNames, NodeWriter, list[WrittenNode]]:
+    def write(self, part: Graph, unread: Iterable[int] = ()) -> WrittenGraph:
         """The nodes of the main graph or of a body: the candidate with other inputs and outputs."""
         model, sources = self.model, self.sources
         plan = EmissionPlan(model, part, sources, self.bodies)
@@ -72,7 +72,7 @@ class _GraphWriter:
         writer = NodeWriter(model, part, self.programs, plan, names, self._supply, self._labels)
         written = writer.write(nodes)
         self.functions.update(writer.functions)
-        return names, writer, written
+        return WrittenGraph(names, written, writer.literals)
 
     def bodies(self, node: Node) -> Mapping[str, GraphProto]:
         """The bodies of a node of the file that are another graph now, by attribute; others stay as they came."""
@@ -97,5 +97,4 @@ class _GraphWriter:
         return any(part.definition(value) != came.definition(value) for value in values)
 
     def _body(self, body: GraphBody, base: GraphProto) -> GraphProto:
-        names, writer, written = self.write(self._part(body))
-        return assemble_body(self.model, body, base, self.sources, names, written, writer.literals)
+        return assemble_body(self.model, body, base, self.write(self._part(body)))

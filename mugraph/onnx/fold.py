@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
@@ -14,6 +14,7 @@ from mugraph.domains.base import Unsupported
 from mugraph.graph import Graph, Node
 from mugraph.onnx.model import Model
 from mugraph.ops import get_operator
+from mugraph.order import operands_first
 from mugraph.terms.shape import DataType, TensorType, concrete
 
 __all__ = ["Folder"]
@@ -92,19 +93,10 @@ class Folder:
 
     def steps(self, value: int) -> list[Node]:
         """The nodes to evaluate, operands first."""
-        ordered: dict[Node, None] = {}
-        stack = [(value, False)]
-        while stack:
-            current, ready = stack.pop()
-            key = self.key(current)
-            if isinstance(key, int) or key[0] in ordered:
-                continue
-            if ready:
-                ordered[key[0]] = None
-                continue
-            stack.append((current, True))
-            stack.extend((operand, False) for operand in reversed(key[0].inputs))
-        return list(ordered)
+        return list(operands_first(self._makers([value]), lambda node: self._makers(node.inputs)))
+
+    def _makers(self, values: Iterable[int]) -> list[Node]:
+        return [key[0] for key in map(self.key, values) if not isinstance(key, int)]
 
     def largest(self, steps: list[Node]) -> int:
         """Elements of the largest tensor that takes part."""

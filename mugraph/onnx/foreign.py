@@ -42,7 +42,7 @@ def attribute_value(attribute: AttributeProto) -> Any:
 
 
 class ProtoNode:
-    """A ``NodeProto`` with what the model knows of its inputs; implements :class:`mugraph.ops.base.ForeignNode`.
+    """A ``NodeProto`` with what the model knows of its inputs; implements :class:`mugraph.ops.forms.ForeignNode`.
 
     Args:
         node: the node.

@@ -10,7 +10,7 @@ what declaration and operator have in common; onnx goes on with what is declared
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import zip_longest
@@ -21,8 +21,9 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from onnx.shape_inference import InferenceError, infer_shapes
 
 from mugraph.limited import LimitExceeded, run_limited
+from mugraph.onnx.calls import FunctionName, called_name, functions_of, with_bodies
 from mugraph.onnx.parse import DEFAULT_DOMAINS
-from mugraph.onnx.scopes import graphs_of, graphs_within, nested_graphs, nested_nodes
+from mugraph.onnx.scopes import graphs_within, nested_graphs, nested_nodes
 
 __all__ = ["DeclaredOtherwise", "expanded_nodes", "infer", "is_compatible"]
 
@@ -137,12 +138,12 @@ def _without_contradictions(model: ModelProto, written: ModelProto) -> ModelProt
         DeclaredOtherwise: declared and inferred element types differ.
     """
     opset = max((entry.version for entry in model.opset_import if entry.domain in DEFAULT_DOMAINS), default=1)
-    own = {(function.domain, function.name, function.overload) for function in model.functions}
+    own = functions_of(model)
     makers = {
         name: said
         for pair in zip(graphs_within(model.graph), graphs_within(written.graph), strict=True)
         for node, said in zip(*(graph.node for graph in pair), strict=True)
-        if _called(node) in own or (node.domain in DEFAULT_DOMAINS and _is_inferred(node.op_type, opset))
+        if called_name(node) in own or (node.domain in DEFAULT_DOMAINS and _is_inferred(node.op_type, opset))
         for name in node.output
         if name
     }
@@ -194,9 +195,9 @@ def _is_inferred(op_type: str, opset: int) -> bool:
 
 def expanded_nodes(model: ModelProto) -> float:
     """Nodes of the main graph when every call of a model's functions is written out; infinite where a function calls itself."""
-    bodies = {(function.domain, function.name, function.overload): function.node for function in model.functions}
-    calls = {name: [_called(node) for node in _with_subgraphs(nodes)] for name, nodes in bodies.items()}
-    sizes: dict[tuple[str, str, str], int] = {}
+    bodies = functions_of(model)
+    calls = {name: [called_name(node) for node in with_bodies(body.node)] for name, body in bodies.items()}
+    sizes: dict[FunctionName, int] = {}
     try:
         for name in TopologicalSorter(
             {name: [c for c in called if c in bodies] for name, called in calls.items()}
@@ -204,20 +205,7 @@ def expanded_nodes(model: ModelProto) -> float:
             sizes[name] = sum(1 + sizes.get(called, 0) for called in calls[name])
     except CycleError:
         return float("inf")
-    return sum(1 + sizes.get(_called(node), 0) for node in _with_subgraphs(model.graph.node))
-
-
-def _called(node: NodeProto) -> tuple[str, str, str]:
-    """The function that a node calls, if there is one of that name."""
-    return node.domain, node.op_type, node.overload
-
-
-def _with_subgraphs(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, and those of their subgraphs."""
-    for node in nodes:
-        yield node
-        for graph in graphs_of(node):
-            yield from _with_subgraphs(graph.node)
+    return sum(1 + sizes.get(called_name(node), 0) for node in with_bodies(model.graph.node))
 
 
 def _is_long(inferred: ModelProto) -> bool:

@@ -7,14 +7,15 @@ which place, which results it leaves out, the version of its operator, the funct
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 
 import onnx
 from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto
 
 from mugraph.graph import Node
+from mugraph.onnx.calls import FunctionName, called_name, functions_called, functions_of, with_bodies
 from mugraph.onnx.model import Model
-from mugraph.onnx.scopes import graphs_of, graphs_within
+from mugraph.onnx.scopes import graphs_within
 from mugraph.onnx.understand import ModelOperators
 from mugraph.onnx.weights import Weights, is_stored
 
@@ -33,7 +34,7 @@ def opaque_kind(model: Model) -> Callable[[Node], Hashable]:
     ``None`` is like nothing else. Bodies count with what they hold and the names that they capture.
     """
     operators = ModelOperators.of(model.proto, model.opset)
-    functions = _Functions(model.proto.functions, model.weights)
+    functions = _Functions(model)
 
     def kind(node: Node) -> Hashable:
         if node.origin is None:
@@ -43,8 +44,8 @@ def opaque_kind(model: Model) -> Callable[[Node], Hashable]:
         read = (*model.reads[node.origin], *model.captures.get(node.origin, ()))
         wired = tuple(None if value is None else places[value] for value in read)
         results = tuple(map(bool, origin.output))
-        versions = sorted({(n.domain, n.op_type, _version(operators, n)) for n in (origin, *_within(origin))})
-        called = tuple(functions.digest(name) for name in sorted(functions.called([origin])))
+        versions = sorted({(n.domain, n.op_type, _version(operators, n)) for n in with_bodies([origin])})
+        called = tuple(functions.digest(name) for name in sorted(functions.called(origin)))
         attributes = sorted(_content(attribute, model.weights) for attribute in origin.attribute)
         return (origin.domain, origin.op_type, origin.overload, wired, results, tuple(versions), called, *attributes)
 
@@ -53,10 +54,10 @@ def opaque_kind(model: Model) -> Callable[[Node], Hashable]:
 
 def drawing_nodes(model: Model, nodes: Iterable[Node]) -> frozenset[Node]:
     """The opaque ones among some nodes that draw random numbers, themselves or in a body or function: two alike differ."""
-    functions = _Functions(model.proto.functions, model.weights)
+    functions = _Functions(model)
 
     def draws(node: NodeProto) -> bool:
-        return node.op_type in _DRAWING and functions.name_of(node) not in functions
+        return node.op_type in _DRAWING and called_name(node) not in functions
 
     return frozenset(
         node
@@ -65,45 +66,27 @@ def drawing_nodes(model: Model, nodes: Iterable[Node]) -> frozenset[Node]:
     )
 
 
-_Name = tuple[str, str, str]
-"""Domain, name and overload of a function."""
-
-
 class _Functions:
     """The functions that a model defines."""
 
-    def __init__(self, functions: Iterable[FunctionProto], weights: Weights) -> None:
-        self._functions = {(f.domain, f.name, f.overload): f for f in functions}
-        self._weights = weights
-        self._digests: dict[_Name, bytes] = {}
+    def __init__(self, model: Model) -> None:
+        self._functions, self._weights = functions_of(model.proto), model.weights
+        self._digests: dict[FunctionName, bytes] = {}
 
-    def __contains__(self, name: _Name) -> bool:
+    def __contains__(self, name: FunctionName) -> bool:
         return name in self._functions
 
-    @staticmethod
-    def name_of(node: NodeProto) -> _Name:
-        """The name that a node calls, if that is one of a function."""
-        return node.domain, node.op_type, node.overload
-
-    def called(self, nodes: Iterable[NodeProto]) -> set[_Name]:
-        """The names of those that nodes call, directly or not."""
-        found, stack = set[_Name](), list(nodes) if self._functions else []
-        while stack:
-            node = stack.pop()
-            for name in map(self.name_of, (node, *_within(node))):
-                if name in self._functions and name not in found:
-                    found.add(name)
-                    stack.extend(self._functions[name].node)
-        return found
+    def called(self, node: NodeProto) -> Collection[FunctionName]:
+        """The names of those that a node calls, directly or not."""
+        return functions_called([node], self._functions)
 
     def executed(self, node: NodeProto) -> Iterator[NodeProto]:
         """A node, those of its bodies, and those of the functions that any of them call."""
-        yield from (node, *_within(node))
-        for name in self.called([node]):
-            for part in self._functions[name].node:
-                yield from (part, *_within(part))
+        yield from with_bodies([node])
+        for name in self.called(node):
+            yield from with_bodies(self._functions[name].node)
 
-    def digest(self, name: _Name) -> bytes:
+    def digest(self, name: FunctionName) -> bytes:
         """Of all that a function says."""
         if name not in self._digests:
             copy = FunctionProto.FromString(self._functions[name].SerializeToString())
@@ -120,13 +103,6 @@ def _version(operators: ModelOperators, node: NodeProto) -> int:
     if operators.is_standard(node) and onnx.defs.has(node.op_type, version, ""):
         return int(onnx.defs.get_schema(node.op_type, version, "").since_version)
     return version
-
-
-def _within(node: NodeProto) -> Iterator[NodeProto]:
-    """The nodes in a node's bodies, at any depth."""
-    for body in graphs_of(node):
-        for graph in graphs_within(body):
-            yield from graph.node
 
 
 def _content(attribute: AttributeProto, weights: Weights) -> bytes:

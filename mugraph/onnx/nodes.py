@@ -11,6 +11,7 @@ from onnx import FunctionProto, NodeProto, TensorProto
 
 from mugraph.blocks.operator import KERNEL, Programs, kernel_form, kernel_of
 from mugraph.graph import Graph, Node
+from mugraph.onnx.calls import FunctionName, function_name
 from mugraph.onnx.function import function_of, onnx_attribute
 from mugraph.onnx.literals import Literals
 from mugraph.onnx.model import Model
@@ -22,7 +23,7 @@ from mugraph.onnx.sources import Leaf, NodeOutput, Source
 from mugraph.ops import FormInput, OnnxForm, Packed, filled, get_operator
 from mugraph.terms.shape import DataType, TensorType
 
-__all__ = ["NodeWriter", "WrittenNode"]
+__all__ = ["NodeWriter", "WrittenGraph", "WrittenNode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,21 @@ class WrittenNode:
 
     proto: NodeProto
     origin: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenGraph:
+    """The nodes of a candidate, or of a body of it, as they are written.
+
+    Attributes:
+        names: of the values that are read.
+        nodes: in order.
+        literals: the constants that these read and that are no values of the candidate.
+    """
+
+    names: ValueNames
+    nodes: Sequence[WrittenNode]
+    literals: Sequence[TensorProto]
 
 
 class NodeWriter:
@@ -63,7 +79,7 @@ class NodeWriter:
         self.model, self.tables, self.programs = model, model.tables, programs
         self.plan, self.names, self.supply, self.labels = plan, names, supply, labels
         self.literals: list[TensorProto] = []
-        self.functions: dict[tuple[str, str, str], FunctionProto] = {}
+        self.functions: dict[FunctionName, FunctionProto] = {}
         near = dict.fromkeys((*graph.inputs, *model.graph.inputs))  # a body sees the model's inputs, too
         carriers = ((self.tables.names[value], self.tables.types[value]) for value in near)
         inputs = [(name, type_) for name, type_ in carriers if name is not None and type_ is not None]
@@ -136,8 +152,8 @@ class NodeWriter:
         proto = NodeProto(op_type=form.op_type, domain=form.domain, input=inputs, output=outputs)
         if form.function is not None:
             proto.overload = form.function.overload
-            key = (form.function.domain, form.function.name, form.function.overload)
-            self.functions[key] = function_of(form.function, self.model.opset)
+            function = function_of(form.function, self.model.opset)
+            self.functions[function_name(function)] = function
         proto.name = self.labels.fresh(node.op) if node.origin is None else self.model.origins[node.origin].name
         proto.attribute.extend(onnx_attribute(form, name, value, self.model.opset) for name, value in form.attributes.items())
         return proto

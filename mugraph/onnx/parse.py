@@ -11,6 +11,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from mugraph.onnx.calls import called_name, functions_of
 from mugraph.onnx.scopes import nested_graphs, nested_nodes, nested_tensors
 from mugraph.onnx.weights import FileState, ModelError, Weights, is_stored, store_at
 from mugraph.onnx.wire import Buffer, Damaged, Field, delimited, fields
@@ -164,8 +165,8 @@ def foreign_domains(proto: ModelProto) -> tuple[str, ...]:
 
     Calls of the model's functions need none. Operators that onnxruntime keeps among ONNX's own are onnxruntime's.
     """
-    functions = {(function.domain, function.name, function.overload) for function in proto.functions}
-    found = {node.domain for node in nested_nodes(proto) if (node.domain, node.op_type, node.overload) not in functions}
+    functions = functions_of(proto)
+    found = {node.domain for node in nested_nodes(proto) if called_name(node) not in functions}
     if any(node.domain in DEFAULT_DOMAINS and ("", node.op_type) in RUNTIME_OPERATORS for node in nested_nodes(proto)):
         found.add(_RUNTIME_DOMAIN)
     return tuple(sorted(found.difference(DEFAULT_DOMAINS)))

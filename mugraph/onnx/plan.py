@@ -11,6 +11,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx.model import Model
 from mugraph.onnx.scopes import captured
 from mugraph.onnx.sources import Leaf, NodeOutput, ValueSources
+from mugraph.order import operands_first
 
 __all__ = ["EmissionPlan"]
 
@@ -54,23 +55,12 @@ class EmissionPlan:
     def in_order(self, nodes: Collection[Node], operands: Callable[[Node], Sequence[int]]) -> dict[Node, None]:
         """The nodes, operands first, original ones in their order as far as that goes."""
         originals = sorted((node for node in nodes if node.origin is not None), key=lambda node: node.origin or 0)
-        roots = [*originals, *(node for node in map(self.sources.node_of, self.graph.outputs) if node in nodes)]
-        ordered: dict[Node, None] = {}
-        for root in roots:
-            if root is None:
-                continue
-            pending = [(root, False)]
-            while pending:
-                node, ready = pending.pop()
-                if ready:
-                    ordered[node] = None
-                elif node not in ordered:
-                    pending.append((node, True))
-                    for value in reversed(operands(node)):
-                        inner = self.sources.node_of(value)
-                        if inner is not None and inner in nodes and inner not in ordered:
-                            pending.append((inner, False))
-        return ordered
+
+        def makers(values: Iterable[int]) -> list[Node]:
+            return [node for node in map(self.sources.node_of, values) if node is not None and node in nodes]
+
+        roots = [*originals, *makers(self.graph.outputs)]
+        return dict.fromkeys(operands_first(roots, lambda node: makers(operands(node))))
 
     def operands(self, node: Node) -> list[int]:
         """The values that the written node reads, also those that its record took for attributes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from mugraph.ops.base import applied, floating, operands
 from mugraph.ops.composite import define, plain_inputs
 from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of, type_of
 from mugraph.ops.traits import DegreeBound, ProductKind, Traits
-from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, same_dim
+from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided, product, same_dim
 from mugraph.terms.term import Term
 
 
@@ -63,7 +62,7 @@ def _joined(x: Term, *groups: Sequence[Dim]) -> Term:
     """A tensor of whose last axes each group is one."""
     if all(len(group) == 1 for group in groups):
         return x
-    return applied("Reshape", x, drop=sum(map(len, groups)), shape=tuple(math.prod(group, start=1) for group in groups))
+    return applied("Reshape", x, drop=sum(map(len, groups)), shape=tuple(map(product, groups)))
 
 
 def _einsum(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
@@ -74,12 +73,12 @@ def _einsum(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
     left = _moved(x, letters.left, letters.batch + letters.row + letters.summed)
     right = _joined(_moved(y, letters.right, letters.batch + letters.summed + letters.column), summed, columns)
     if letters.row and not letters.batch:  # as models write what a stored matrix is multiplied by: with all axes of its rows
-        product, apart = applied("MatMul", _joined(left, summed), right), [columns]
+        result, apart = applied("MatMul", _joined(left, summed), right), [columns]
     else:
-        product, apart = applied("MatMul", _joined(left, rows, summed), right), [rows, columns]
+        result, apart = applied("MatMul", _joined(left, rows, summed), right), [rows, columns]
     if any(len(group) != 1 for group in apart):
-        product = applied("Reshape", product, drop=len(apart), shape=tuple(dim for group in apart for dim in group))
-    return (_moved(product, letters.batch + letters.row + letters.column, letters.result),)
+        result = applied("Reshape", result, drop=len(apart), shape=tuple(dim for group in apart for dim in group))
+    return (_moved(result, letters.batch + letters.row + letters.column, letters.result),)
 
 
 def _check_einsum(attrs: AttrMap, types: Sequence[TensorType]) -> None:

@@ -47,6 +47,7 @@ from mugraph.terms.shape import (
     concrete,
     floor_div,
     normalize_axis,
+    product,
     same_dim,
     smaller,
 )
@@ -371,21 +372,14 @@ register(
 # Reshape, Squeeze, Unsqueeze, Flatten
 
 
-def _product(dims: Sequence[Dim]) -> Dim:
-    result: Dim = 1
-    for dim in dims:
-        result = result * dim
-    return result
-
-
 def _infer_reshape(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorType, ...]:
     (x,), drop, shape = inputs, attrs["drop"], attrs["shape"]
     if drop > x.rank:
         raise ShapeError(f"Reshape of {drop} dimensions of rank {x.rank}")
     lead, tail = x.shape[: x.rank - drop], x.shape[x.rank - drop :]
-    same = same_dim(_product(tail), _product(shape))
+    same = same_dim(product(tail), product(shape))
     if same is None:
-        raise Undecided(f"whether {_product(tail)} equals {_product(shape)}", [(_product(tail), _product(shape))])
+        raise Undecided(f"whether {product(tail)} equals {product(shape)}", [(product(tail), product(shape))])
     if not same:
         raise ShapeError(f"Reshape of {x} to {lead + shape}")
     return (TensorType(x.dtype, lead + shape),)
@@ -414,7 +408,7 @@ def _read_reshape(node: ForeignNode) -> Reading:
         if not -type_.rank <= axis <= type_.rank:
             raise NotUnderstood(f"Flatten at axis {axis} of rank {type_.rank}")
         axis += type_.rank if axis < 0 else 0
-        flat = (_product(type_.shape[:axis]), _product(type_.shape[axis:]))
+        flat = (product(type_.shape[:axis]), product(type_.shape[axis:]))
         return Reading(reshape_attrs(type_.shape, flat), (0,))
     copies_zero = not attributes_of(node, allowzero=0)["allowzero"]
     wanted = list(size_operand(node, 1, "shape"))
@@ -425,8 +419,8 @@ def _read_reshape(node: ForeignNode) -> Reading:
     if wanted.count(-1) > 1 or any(isinstance(d, int) and d < -1 for d in wanted):
         raise NotUnderstood(f"Reshape to {wanted}")
     if -1 in wanted:
-        rest = _product([d for d in wanted if d != -1])
-        whole = _product(type_.shape)
+        rest = product([d for d in wanted if d != -1])
+        whole = product(type_.shape)
         missing = quotient(whole, rest)
         if missing is None:
             raise NotUnderstood(f"Reshape to an undecided size: {whole} / {rest}")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeGuard
+from typing import Self, TypeGuard
 
 from mugraph.terms.dtypes import DataType
 
@@ -41,6 +41,7 @@ __all__ = [
     "largest_number",
     "normalize_axis",
     "plain_symbol",
+    "product",
     "same_dim",
     "same_shape",
     "shape_at",
@@ -240,6 +241,13 @@ class DerivedSymbol(str):
 
     __slots__ = ("first", "second")
 
+    @classmethod
+    def named(cls, name: str, first: Dim, second: Dim) -> Self:
+        """The symbol as it is written."""
+        made = super().__new__(cls, name)
+        made.first, made.second = first, second
+        return made
+
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and str.__eq__(self, other)
 
@@ -262,11 +270,9 @@ class Least(DerivedSymbol):
 
     __slots__ = ()
 
-    def __new__(cls, first: Dim, second: Dim) -> Least:
+    def __new__(cls, first: Dim, second: Dim) -> Self:
         first, second = sorted((first, second), key=lambda dim: (isinstance(dim, SymDim), str(dim)))
-        made = super().__new__(cls, f"min({first},{second})")
-        made.first, made.second = first, second
-        return made
+        return cls.named(f"min({first},{second})", first, second)
 
     def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
         return smaller(evaluate_dim(self.first, binding), evaluate_dim(self.second, binding))
@@ -279,10 +285,8 @@ class WholePart(DerivedSymbol):
 
     __slots__ = ()
 
-    def __new__(cls, first: Dim, second: int) -> WholePart:
-        made = super().__new__(cls, f"floor(({first})/{second})")
-        made.first, made.second = first, second
-        return made
+    def __new__(cls, first: Dim, second: int) -> Self:
+        return cls.named(f"floor(({first})/{second})", first, second)
 
     def evaluated(self, binding: Mapping[str, Dim]) -> Dim:
         return floor_div(evaluate_dim(self.first, binding), self.second)
@@ -467,6 +471,11 @@ def normalize_axis(axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ShapeError(f"axis {axis} is outside a tensor of rank {rank}")
     return axis - rank if axis >= 0 else axis
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dimensions: the number of entries of a shape; 1 of none."""
+    return math.prod(dims, start=1)
 
 
 def concrete(shape: Sequence[Dim]) -> tuple[int, ...] | None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
+from mugraph.order import operands_first
 from mugraph.terms.shape import DataType, SymDim, evaluate_dim
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "format_value",
     "make",
     "make_attrs",
+    "occurrences",
     "open_names",
     "replace_terms",
     "same_value",
@@ -124,17 +126,13 @@ class Term:
     @property
     def digest(self) -> bytes:
         """A digest of the content, which other processes give, too; made when it is asked for, as of most terms it never is."""
-        pending = [self]
-        while self._digest is None:
-            term = pending[-1]
-            if missing := [operand for operand in term.inputs if operand._digest is None]:
-                pending += missing
-                continue
-            content = hashlib.blake2b(repr((term.op, _spelt(term.attrs), term.out)).encode(), digest_size=16)
-            for operand in term.inputs:
-                content.update(operand.digest)
-            term._digest = content.digest()
-            pending.pop()
+        if self._digest is None:
+            for term in operands_first([self], lambda term: [each for each in term.inputs if each._digest is None]):
+                content = hashlib.blake2b(repr((term.op, _spelt(term.attrs), term.out)).encode(), digest_size=16)
+                for operand in term.inputs:
+                    content.update(operand.digest)
+                term._digest = content.digest()
+        assert self._digest is not None
         return self._digest
 
     @property
@@ -219,27 +217,25 @@ def const(value: float | bool) -> Term:
     return Term("Const", (("value", value if isinstance(value, bool) else float(value)),), (), 0)
 
 
+_OPERANDS: Callable[[Term], tuple[Term, ...]] = operator.attrgetter("inputs")
+
+
 def walk(roots: Iterable[Term], seen: set[Term] | None = None) -> Iterator[Term]:
     """Every distinct term under ``roots``, operands first. Iterative: the depth of a term is not bounded.
 
     Args:
         seen: terms to leave out with all that is under them; those that are given enter it.
     """
-    seen = set() if seen is None else seen
-    stack: list[Term | None] = [*roots]
-    stack.reverse()
+    return operands_first(roots, _OPERANDS, seen)
+
+
+def occurrences(root: Term) -> Iterator[Term]:
+    """Every term of a tree, shared ones as often as they occur; a term before its operands, the last of which comes first."""
+    stack = [root]
     while stack:
         term = stack.pop()
-        if term is None:  # what is below comes after its operands
-            term = stack.pop()
-            assert term is not None
-            yield term
-        elif term not in seen:
-            seen.add(term)
-            if term.inputs:
-                stack += (term, None, *term.inputs[::-1])
-            else:
-                yield term
+        yield term
+        stack.extend(term.inputs)
 
 
 def variables(roots: Iterable[Term]) -> list[Term]:
@@ -309,7 +305,7 @@ def bind_value(value: AttrValue, binding: Mapping[str, Any]) -> AttrValue:
 
 def bind_attrs(attrs: Attrs, binding: Mapping[str, Any]) -> Attrs:
     """Attributes with their values bound as :func:`bind_value` does."""
-    return tuple((name, bind_value(value, binding)) for name, value in attrs)
+    return _mapped(attrs, lambda value: bind_value(value, binding))
 
 
 def same_value(a: AttrValue, b: AttrValue) -> bool:

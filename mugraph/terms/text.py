@@ -109,7 +109,8 @@ class Parser:
         return found
 
     def fail(self, expected: str) -> NoReturn:
-        raise TextError(f"expected {expected} before {self.text[self.at - len(self.token) :][:40]!r} in {_shown(self.text)}")
+        rest = self.text[self.at - len(self.token) :][:40]
+        raise TextError(f"expected {expected} {f'before {rest!r}' if rest else 'at the end'} in {_shown(self.text)}")
 
     def advance(self) -> str:
         """Steps to the next token and returns the one left behind."""

@@ -10,7 +10,7 @@ from rich.table import Table
 from mugraph.console import FOLDED, UNBOUNDED, shown
 from rewriter.reference import Error
 from rewriter.run.footprint import ModelFootprint
-from rewriter.run.outcome import Outcome
+from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.timings import Timing
 from rewriter.search.misses import NearMiss
 
@@ -95,16 +95,20 @@ def _measures(outcome: Outcome) -> Table:
 
 
 def _fired_rules(outcome: Outcome) -> Table:
-    """What fired, what saves most first; the substitution last, since it may be longer than any screen is wide."""
+    """What fired, moves of one substitution together, what saves most first; that last, since no screen may be wide enough."""
     table = Table(title="rules that fired", title_justify="left")
     for heading in ("rule", "evidence"):
         table.add_column(heading)
     for heading in ("sites", "saves by cost model"):
         table.add_column(heading, justify="right")
     table.add_column("substitution", overflow="fold", max_width=FOLDED)
-    for rule in sorted(outcome.fired, key=lambda rule: -rule.gain_microseconds):
-        saved = _microseconds(rule.gain_microseconds)
-        table.add_row(rule.rule, rule.evidence, str(rule.sites), saved, _said(rule.text))
+    moves: dict[tuple[str, str, str], list[Fired]] = {}
+    for fired in outcome.fired:
+        moves.setdefault((fired.rule, fired.evidence, fired.text), []).append(fired)
+    gains = {key: sum(fired.gain_microseconds for fired in same) for key, same in moves.items()}
+    for key in sorted(moves, key=lambda key: -gains[key]):
+        rule, evidence, text = key
+        table.add_row(rule, evidence, str(sum(fired.sites for fired in moves[key])), _microseconds(gains[key]), _said(text))
     return table
 
 

@@ -124,7 +124,7 @@ def timed_kernels(store: ProfileStore) -> Iterator[TimedKernel]:
 
 
 def time_of(store: ProfileStore, kernel: Kernel, sizes: Mapping[str, int]) -> float | None:
-    """Microseconds of a kernel under the best known schedules, or ``None``; as :func:`recall` without a look at these."""
+    """Microseconds of a kernel under the best known schedules, or ``None``; as :func:`recall_all` without a look at these."""
     return _time(store, kernel_key(kernel, sizes))
 
 

@@ -83,7 +83,8 @@ class _Pieces:
     """The nodes of an attention in chunks, read as terms over what they read.
 
     Attributes:
-        weights, products, values: the softmax, the products of which its operand is made, and what the last product weighs.
+        last: the product that weighs the values.
+        weights, products: the softmax, and the products of which its operand is made.
         guards: the conditions by which weights become zero behind the softmax.
         operands: variable to value.
     """

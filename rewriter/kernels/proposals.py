@@ -19,7 +19,7 @@ from mugraph.blocks.statements import InvalidBlock
 from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
-from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided
+from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, product
 from mugraph.terms.term import walk
 from rewriter.kernels.chunks import ChunkedAttention
 from rewriter.kernels.drafts import KernelRules
@@ -374,19 +374,19 @@ def least_of_product(least: LeastOfProducts, graph: Graph, match: Match) -> floa
     products = [node for node in match.nodes if traits_of(node.op).product is not None]
     if len(products) != 1:
         return 0.0
-    (product,) = products
+    (node,) = products
     read = [value for _, value in match.variables]
     floats = [type_.dtype for value in read if (type_ := graph.type(value)) is not None and type_.dtype in FLOATS]
-    whole = all(_size(graph, operand) in _sizes_behind(graph, match, operand) for operand in product.inputs)
-    if not floats or not whole or _size(graph, product.values[0]) not in {_size(graph, value) for value in match.values}:
+    whole = all(_size(graph, operand) in _sizes_behind(graph, match, operand) for operand in node.inputs)
+    if not floats or not whole or _size(graph, node.values[0]) not in {_size(graph, value) for value in match.values}:
         return 0.0
-    return least(graph, product, min(floats, key=lambda dtype: dtype.bitwidth))
+    return least(graph, node, min(floats, key=lambda dtype: dtype.bitwidth))
 
 
 def _size(graph: Graph, value: int) -> Dim | None:
     """Entries of a value."""
     type_ = graph.type(value)
-    return None if type_ is None else math.prod(type_.shape, start=1)
+    return None if type_ is None else product(type_.shape)
 
 
 def _sizes_behind(graph: Graph, match: Match, value: int) -> set[Dim | None]:

@@ -17,6 +17,7 @@ from onnx import FunctionProto, ModelProto, NodeProto, TensorProto
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN, CompiledKernel, compiled_kernel, kernel_form, kernel_of
+from mugraph.onnx.calls import called_name, functions_of
 from mugraph.onnx.foreign import ProtoNode
 from mugraph.onnx.function import function_of
 from mugraph.onnx.parse import opset_of, parse
@@ -94,7 +95,7 @@ def verify(path: Path, compilers: Compilers) -> list[VerifiedKernel]:
     """
     weights, proto = parse(path)
     opset, tensors = opset_of(proto, str(path)), _Tensors(weights, proto)
-    functions = {(f.domain, f.name, f.overload): f for f in proto.functions}
+    functions = functions_of(proto)
     alike: dict[bytes, list[NodeProto]] = {}
     for node in nested_nodes(proto):
         if node.domain == KERNEL_DOMAIN and any(attribute.name == "images" for attribute in node.attribute):
@@ -102,7 +103,7 @@ def verify(path: Path, compilers: Compilers) -> list[VerifiedKernel]:
             alike.setdefault(bare.SerializeToString(deterministic=True), []).append(node)
     verified = []
     for nodes in alike.values():
-        function = functions.get((KERNEL_DOMAIN, nodes[0].op_type, nodes[0].overload))
+        function = functions.get(called_name(nodes[0]))
         verified.append(_verified(nodes, function, opset, tensors, compilers))
     return verified
 

@@ -17,6 +17,7 @@ from mugraph.graph import Constant, Graph, Node
 from mugraph.onnx import Model
 from mugraph.onnx.bodies import GraphBody
 from mugraph.ops import Entrywise, traits_of
+from mugraph.order import operands_first
 from mugraph.terms.shape import Dim, TensorType, plain_symbol, shape_at, symbol, symbols_within
 from mugraph.terms.term import attr_symbols
 from rewriter.reference.blocks import Blocks, chains, is_blockwise
@@ -552,20 +553,12 @@ def _ordered(
             name = plain_symbol(dim)
             if name is not None and name not in known:
                 carriers.setdefault(name, value)  # of the values of the file, the first: what others rest on
-    ordered: dict[Node, None] = {}
-    entered: set[Node] = set()
-    stack = [(definition[0], False) for v in reversed(outputs) if (definition := graph.definition(v)) is not None]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            ordered[node] = None
-        elif node not in entered:
-            entered.add(node)
-            stack.append((node, True))
-            told = [carriers[name] for name in sorted(_sizes_of(node)) if name in carriers]
-            made = (graph.definition(value) for value in reversed([*told, *operands(node)]))
-            stack.extend((maker[0], False) for maker in made if maker is not None and maker[0] not in entered)
-    return list(ordered)
+
+    def rests_on(node: Node) -> list[Node]:
+        told = [carriers[name] for name in sorted(_sizes_of(node)) if name in carriers]
+        return graph.makers([*told, *operands(node)])
+
+    return list(operands_first(graph.makers(outputs), rests_on))
 
 
 def _sizes_of(node: Node) -> set[str]:
@@ -601,11 +594,4 @@ def rounding_decisions(
         within: nodes that do so on the way to their results.
     """
     deciding = {*within, *(node for node in nodes if _rounds(graph, node))}
-    upstream, stack = set(deciding), list(deciding)
-    while stack:
-        for value in stack.pop().inputs:
-            definition = graph.definition(value)
-            if definition is not None and definition[0] not in upstream:
-                upstream.add(definition[0])
-                stack.append(definition[0])
-    return frozenset(deciding), frozenset(upstream)
+    return frozenset(deciding), frozenset(operands_first(deciding, lambda node: graph.makers(node.inputs)))

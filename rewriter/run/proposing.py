@@ -348,22 +348,9 @@ class Proposer:
             early: as :meth:`propose` has it.
             carried: candidates from which it goes on, too, the best first.
         """
-
-        def spare() -> float:
-            return max(self._bench.clock.spare(), 0.0)
-
+        spare = self._spare
         if not search.costs.store.costs:
-            found = search.within(spare()).glance(graph, banned, carried[:1])
-            self._lead(found)
-
-            def rest(is_due: Callable[[], bool]) -> Searched:
-                more = search.within(spare()).until(is_due).run(graph, banned, carried[:1], found.rest)
-                self._lead(more)
-                return more
-
-            course = _SearchParts(found, deque([rest]))
-            self._try(search, course, short, early)
-            return course.go_on()
+            return self._first_without_prices(search, graph, banned, short, early, carried)
         timeless = search.blind()
         blind = timeless.within(spare(), descent=spare()).descent(graph, banned)
         self._lead(blind)
@@ -408,6 +395,32 @@ class Proposer:
             generated=known.generated + blind.generated,
             stopped=blind.stopped if known.is_complete else known.stopped,
         )
+
+    def _first_without_prices(
+        self,
+        search: ModelSearch,
+        graph: Graph,
+        banned: frozenset[str],
+        short: ShortModel | None,
+        early: EarlyTrial | None,
+        carried: Sequence[Candidate],
+    ) -> Searched:
+        """As :meth:`_first`, where no price is known."""
+        found = search.within(self._spare()).glance(graph, banned, carried[:1])
+        self._lead(found)
+
+        def rest(is_due: Callable[[], bool]) -> Searched:
+            more = search.within(self._spare()).until(is_due).run(graph, banned, carried[:1], found.rest)
+            self._lead(more)
+            return more
+
+        course = _SearchParts(found, deque([rest]))
+        self._try(search, course, short, early)
+        return course.go_on()
+
+    def _spare(self) -> float:
+        """Seconds that are left for searching."""
+        return max(self._bench.clock.spare(), 0.0)
 
     def _is_trial_due(self, early: EarlyTrial | None) -> Callable[[], bool]:
         """Whether the search is to be left for a first trial now."""

@@ -213,6 +213,17 @@ def _open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes
     return RunKernels(task.model)
 
 
+def _enter_known(store: ProfileStore, task: Task, notes: Notes) -> None:
+    """Enters the costs of the table that is optimised for, and those that ship for this machine where none is named."""
+    target = task.target
+    store.preload(target.costs, target.schedules)
+    known = known_table(target.environment) if task.measures and task.options.costs is None else None
+    if known is not None:
+        store.fall_back_on(known.costs, known.schedules)
+    if store.ignored:
+        notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
+
+
 def _with_best(progress: Progress, notes: Notes) -> Progress:
     """Tells what goes on with the best so far behind it."""
 
@@ -294,12 +305,7 @@ def open_workbench(
                 is_rough=parts_for(options.precision) != parts_for(0.0),
             )
             stack.callback(store.close)
-            store.preload(target.costs, target.schedules)
-            known = known_table(target.environment) if task.measures and options.costs is None else None
-            if known is not None:
-                store.fall_back_on(known.costs, known.schedules)
-            if store.ignored:
-                notes.add(f"{store.path}: {store.ignored} measured costs are no times and were ignored")
+            _enter_known(store, task, notes)
             kernels = _open_kernels(task, rules, store, notes)
             stack.callback(kernels.close)
         yield made(

@@ -8,7 +8,6 @@ at the weights themselves may refuse some.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -42,27 +41,11 @@ class ShortModel:
 
     def key(self, value: int) -> str:
         """A name of a value, the same for corresponding values of all layers (:meth:`mugraph.graph.Tables.key`)."""
+        return self.whole.tables.key_among(self._keys, value, self._own_key)
+
+    def _own_key(self, value: int) -> str | None:
         tables = self.whole.tables
-        stack = [value]
-        while stack:
-            current = stack[-1]
-            if current in self._keys:
-                stack.pop()
-                continue
-            maker = tables.makers.get(current)
-            if current in self.places:
-                self._keys[current] = self.places[current]
-            elif maker is None or maker[0].origin is not None:
-                self._keys[current] = tables.key(current)
-            else:
-                missing = [operand for operand in maker[0].inputs if operand not in self._keys]
-                if missing:
-                    stack.extend(missing)
-                    continue
-                node, out = maker
-                text = "\0".join([node.op, repr(node.attrs), str(out), *(self._keys[v] for v in node.inputs)])
-                self._keys[current] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-        return self._keys[value]
+        return self.places.get(value) or (None if tables.is_made_anew(value) else tables.key(value))
 
     @property
     def left_out(self) -> list[int]:

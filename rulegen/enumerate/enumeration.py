@@ -25,6 +25,7 @@ import numpy as np
 from mugraph.domains.base import Unsupported
 from mugraph.domains.field import FieldArray
 from mugraph.ops import get_operator
+from mugraph.order import operands_first
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, make, var
 from rulegen.enumerate.batches import BatchTable, OperatorTemplate
@@ -75,24 +76,23 @@ class Enumeration:
 
     def term(self, index: int) -> Term:
         """The Python object of a row."""
-        stack = [index]
-        while stack:
-            top = stack[-1]
-            if top in self._terms:
-                stack.pop()
-            elif self.table.batch[top] < 0:
-                self._terms[top] = self.leaves[top]
-            else:
-                batch = self.batches[self.table.batch[top]]
-                operands = [int(i) for i in self.table.operands[top][: len(batch.sorts)]]
-                missing = [i for i in operands if i not in self._terms]
-                if missing:
-                    stack.extend(missing)
-                    continue
-                template = self.templates[batch.template]
-                inputs = [self._terms[i] for i in operands]
-                self._terms[top] = make(template.operator.name, inputs, template.attrs, int(self.table.out[top]))
+        if index not in self._terms:
+            for row in operands_first([index], lambda row: [i for i in self._operands(row) if i not in self._terms]):
+                self._terms[row] = self._made(row)
         return self._terms[index]
+
+    def _operands(self, row: int) -> list[int]:
+        batch = self.table.batch[row]
+        return [] if batch < 0 else [int(i) for i in self.table.operands[row][: len(self.batches[batch].sorts)]]
+
+    def _made(self, row: int) -> Term:
+        """The object of a row whose operands have theirs."""
+        batch = self.table.batch[row]
+        if batch < 0:
+            return self.leaves[row]
+        template = self.templates[self.batches[batch].template]
+        inputs = [self._terms[i] for i in self._operands(row)]
+        return make(template.operator.name, inputs, template.attrs, int(self.table.out[row]))
 
     def skipped_variables(self, mask: np.ndarray) -> np.ndarray:
         """The number of variables of bit sets that stand unused before a used one of their type."""

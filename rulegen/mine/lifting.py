@@ -9,12 +9,13 @@ must be compared again, as fingerprints do.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim, symbol
+from mugraph.terms.shape import Dim, Shape, ShapeError, SymDim, TensorType, Undecided, concrete, evaluate_dim, product, symbol
 from mugraph.terms.term import Term, walk
 from rulegen.typings.dimensions import Dimensions, readable_symbols
 from rulegen.typings.shapes import output_shape
@@ -75,11 +76,8 @@ class _LiftedSizes(Dimensions):
         return size
 
     def product(self, dims: Sequence[Dim]) -> Dim:
-        """The product of dimensions."""
-        total: Dim = 1
-        for dim in dims:
-            total = total * self.resolve(dim)
-        return total
+        """The product of dimensions, resolved."""
+        return product(map(self.resolve, dims))
 
     def reshaped(self, x: Shape, sizes: Sequence[int]) -> Shape:
         """Symbols for the sizes that a Reshape makes of ``x``: adjacent dimensions are merged and split by their products."""
@@ -87,7 +85,7 @@ class _LiftedSizes(Dimensions):
         before, after = list(x), list(sizes)
         while before or after:
             left, right = [before.pop(0)] if before else [], [after.pop(0)] if after else []
-            a, b = self.value(self.product(left)), _product(right)
+            a, b = self.value(self.product(left)), math.prod(right)
             while a != b:
                 if a < b and before:
                     left.append(before.pop(0))
@@ -95,7 +93,7 @@ class _LiftedSizes(Dimensions):
                     right.append(after.pop(0))
                 else:
                     raise ShapeError("a Reshape that is none")
-                a, b = self.value(self.product(left)), _product(right)
+                a, b = self.value(self.product(left)), math.prod(right)
             made = [self.sized(size) for size in right]
             wide, parts = [d for d in left if self.value(d) != 1], [d for d in made if d != 1]
             if len(parts) == 1:
@@ -161,13 +159,6 @@ def _factors(dim: Dim) -> Counter[str]:
     if not isinstance(dim, SymDim) or len(dim.terms) != 1 or dim.terms[0][1] != 1:
         return Counter()
     return Counter(dict(dim.terms[0][0]))
-
-
-def _product(sizes: Sequence[int]) -> int:
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
 
 
 def lift(

@@ -9,7 +9,7 @@ parts of the loop stay open: a schedule chooses them where the kernel is used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from mugraph.blocks.block import Block, Phase
@@ -31,22 +31,10 @@ from mugraph.terms.term import Term, const, make, var, variables
 from rulegen.mugraphs.goals import BlockProgram
 from rulegen.mugraphs.values import Value, ValueKind, Values
 
-__all__ = ["Axes", "blocks_of", "needed_between"]
+__all__ = ["Axes", "blocks_of"]
 
 Axes = tuple[str, ...]
 """Of a tensor's dimensions, in order."""
-
-
-def needed_between(values: Values, roots: Sequence[Value], held: Mapping[int, object]) -> list[Value]:
-    """What some values are computed of, and these, in order; what is held is loaded, not computed."""
-    found: dict[int, Value] = {}
-    stack = [root.number for root in roots]
-    while stack:
-        number = stack.pop()
-        if number not in found:
-            found[number] = values[number]
-            stack += () if number in held else values[number].operands
-    return [found[number] for number in sorted(found)]
 
 
 def blocks_of(
@@ -63,7 +51,7 @@ def blocks_of(
         held: numbers of values to the tensors that hold them by then.
     """
     roots = [values[number] for number in stored]
-    needed = [v for v in needed_between(values, roots, held) if v.number not in held]
+    needed = [v for v in values.needed(*roots, held=held) if v.number not in held]
     reduced = {v.operation.axis for v in needed if v.operation.axis and not v.operation.kind.is_leaf}
     own = [axes for _, axes in stored.values()]
     grid = tuple(axis for axis in own[0] if axis not in reduced and all(axis in axes for axes in own))
@@ -103,7 +91,7 @@ class _BlockOfValues:
         """Raises InvalidBlock."""
         roots = [self._values[number] for number in stored]
         self._innermost = next(iter(stored.values()))[1][-1]
-        for part in needed_between(self._values, roots, self._held):
+        for part in self._values.needed(*roots, held=self._held):
             for operand in part.operands if part.number not in self._held else ():
                 self._uses[operand] += 1
                 self._readers.setdefault(operand, []).append(part)

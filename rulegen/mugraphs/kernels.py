@@ -21,7 +21,7 @@ from mugraph.blocks.statements import Dot, InvalidBlock, Load, Statement, Store,
 from mugraph.blocks.validity import check_kernel
 from mugraph.terms.shape import DataType, Dim, TensorType, evaluate_dim
 from mugraph.terms.term import variables
-from rulegen.mugraphs.blocks import Axes, blocks_of, needed_between
+from rulegen.mugraphs.blocks import Axes, blocks_of
 from rulegen.mugraphs.goals import BlockProgram, Goal
 from rulegen.mugraphs.values import Value, ValueKind, Values
 
@@ -147,7 +147,7 @@ class _Making:
         self._outputs = {root.number: (name, axes) for root, name, axes in zip(roots, names, program.outputs, strict=False)}
         self._sizes = {axis: self._size(size) for axis, size in program.axes.items()}
         self._known = known
-        self._needed = needed_between(values, roots, {})
+        self._needed = values.needed(*roots)
         self._inputs = tuple(Tensor(leaf.name, goal.types[leaf.name]) for leaf in variables(goal.roots))
         self._saved_as: dict[int, _Saved] = {}
         self._numbered: dict[Tensor, Tensor] = {}
@@ -209,7 +209,7 @@ class _Making:
 
     def _blocks(self, held: _Held, roots: _Held) -> _Choices:
         """The block graphs that compute some values where others are held, one for each loop."""
-        needed = {v.number for v in needed_between(self._values, [self._values[root] for root in roots], dict.fromkeys(held))}
+        needed = {v.number for v in self._values.needed(*(self._values[root] for root in roots), held=held)}
         held = tuple(number for number in held if number in needed)
         key = (self._saved(held), self._saved(roots))
         if key not in self._known:

@@ -246,8 +246,7 @@ class _Division:
 
     def _makers(self, node: Node) -> list[int]:
         """The places of the nodes that compute a node's operands, the last first in a heap."""
-        makers = [definition[0] for value in node.inputs if (definition := self._graph.definition(value)) is not None]
-        return [-self._place[maker] for maker in makers if maker in self._place]
+        return [-self._place[maker] for maker in self._graph.makers(node.inputs) if maker in self._place]
 
     def _read(self, node: Node) -> set[int]:
         """The tensors that a node reads."""

@@ -8,13 +8,14 @@ are one, so that no graph stands twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import lru_cache
 
 from mugraph.domains.base import Unsupported
 from mugraph.ops import get_operator
+from mugraph.order import operands_first
 from mugraph.terms.term import Attrs
 from rulegen.mugraphs.abstract import AbstractDomain, Expression, atom, factor_degree, has_exponential, summed
 
@@ -203,16 +204,10 @@ class Values:
             self._all.append(found)
         return found
 
-    def needed(self, *roots: Value) -> list[Value]:
-        """The values that some are computed of, and these, in order."""
-        found: dict[int, Value] = {}
-        stack = [root.number for root in roots]
-        while stack:
-            number = stack.pop()
-            if number not in found:
-                found[number] = self._all[number]
-                stack += self._all[number].operands
-        return [found[number] for number in sorted(found)]
+    def needed(self, *roots: Value, held: Collection[int] = ()) -> list[Value]:
+        """The values that some are computed of, and these, in order; what is held is loaded, not computed."""
+        numbers = operands_first((root.number for root in roots), lambda n: () if n in held else self._all[n].operands)
+        return [self._all[number] for number in sorted(numbers)]
 
 
 @lru_cache(maxsize=4096)

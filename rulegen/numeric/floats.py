@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -205,9 +204,5 @@ def _float_sizes(candidate: CandidateRule, symbols: Sequence[str], draw: int) ->
     small = dim_sizes(names, draw)
     large = {name: 7 + 5 * size for name, size in small.items()}
     images = any(type_.rank > 3 for type_ in candidate.types.values())
-    entries = max((_entries(type_, large) for type_ in candidate.types.values()), default=0)
+    entries = max((type_.at(large).size() for type_ in candidate.types.values()), default=0)
     return {name: 3 + size for name, size in small.items()} if images or entries > _MOST_ENTRIES else large
-
-
-def _entries(type_: TensorType, sizes: Mapping[str, int]) -> int:
-    return math.prod(int(str(evaluate_dim(d, sizes))) for d in type_.shape)

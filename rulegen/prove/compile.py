@@ -8,7 +8,7 @@ from typing import Any
 
 from mugraph.ops import REGISTRY, get_operator
 from mugraph.terms.shape import SymDim
-from mugraph.terms.term import AttrValue, AttrVar, Term, walk
+from mugraph.terms.term import AttrValue, AttrVar, Term, occurrences, walk
 from rulegen.prove.language import Language
 from rulegen.prove.laws import Law, LawCondition, LawDirection, MeasuredSize, SolvedAttribute
 from rulegen.prove.patterns import Apply, Computed, Pattern, Slot
@@ -200,19 +200,9 @@ def _is_directed(left: Side, right: Side, as_written: bool) -> bool:
 
 def _operators(term: Term) -> Iterator[str]:
     """Names of operators, as often as they occur in the tree."""
-    stack = [term]
-    while stack:
-        part = stack.pop()
-        if part.inputs:
-            yield part.op
-        stack.extend(part.inputs)
+    return (part.op for part in occurrences(term) if part.inputs)
 
 
 def _leaves(term: Term) -> Iterator[str]:
     """Names of variables, as often as they occur in the tree."""
-    stack = [term]
-    while stack:
-        part = stack.pop()
-        if part.is_var:
-            yield part.name
-        stack.extend(part.inputs)
+    return (part.name for part in occurrences(term) if part.is_var)

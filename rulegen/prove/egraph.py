@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from mugraph.order import operands_first
 from mugraph.terms.shape import TensorType
 from mugraph.terms.term import Attrs, AttrValue, Term, walk
 from rulegen.prove.language import Language
@@ -225,15 +226,8 @@ class EGraph:
 
     def term(self, node: int) -> Term:
         """The explicit term of a node."""
-        stack = [node]
-        while stack:
-            current = stack[-1]
-            missing = [o for o in self.operands[current] if o not in self._terms]
-            if current in self._terms or not missing:
-                stack.pop()
-                if current not in self._terms:
-                    name, attrs, out = self.language.ops[self.op[current]]
-                    self._terms[current] = Term(name, attrs, tuple(self._terms[o] for o in self.operands[current]), out)
-            else:
-                stack.extend(missing)
+        if node not in self._terms:
+            for current in operands_first([node], lambda node: [o for o in self.operands[node] if o not in self._terms]):
+                name, attrs, out = self.language.ops[self.op[current]]
+                self._terms[current] = Term(name, attrs, tuple(self._terms[o] for o in self.operands[current]), out)
         return self._terms[node]

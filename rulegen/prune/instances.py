@@ -9,13 +9,13 @@ Derivability, which goes beyond these, is :mod:`rulegen.prune.derive`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from mugraph.matching import TermMatching
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import ShapeError, SymDim, TensorType, Undecided, plain_symbol
-from mugraph.terms.term import Term, replace_terms, var, walk
+from mugraph.terms.term import Term, occurrences, replace_terms, var, walk
 from rulegen.candidate import CandidateRule as Candidate
 from rulegen.candidate import candidate_types
 from rules_db.trust.rule import Side
@@ -142,8 +142,8 @@ def drop_instances(candidates: Iterable[Candidate], type_of: TypeOf) -> list[Can
         total = 0
         for side in (candidate.source, candidate.target):
             for root in side:
-                for part in _occurrences(root):
-                    total += 1 << 8 * places.setdefault(part.op, len(places))
+                applied = (part for part in occurrences(root) if part.inputs)
+                total += sum(1 << 8 * places.setdefault(part.op, len(places)) for part in applied)
         return total
 
     for candidate in sorted(candidates, key=more_general_first):
@@ -161,16 +161,6 @@ def drop_instances(candidates: Iterable[Candidate], type_of: TypeOf) -> list[Can
         kept.append(candidate)
         index.setdefault(a + b, []).append((counts, candidate))
     return kept
-
-
-def _occurrences(root: Term) -> Iterator[Term]:
-    """Every operator application of a tree, shared ones as often as they occur."""
-    stack = [root]
-    while stack:
-        part = stack.pop()
-        if part.inputs:
-            yield part
-            stack.extend(part.inputs)
 
 
 # Common subgraph

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mugraph.ops import ImageRole, get_operator
-from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, plain_symbol, symbol
+from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, plain_symbol, product, symbol
 from mugraph.terms.term import Term
 from rulegen.typings.dimensions import Dimensions
 
@@ -150,14 +150,8 @@ def _reshape(dims: Dimensions, x: Shape, drop: int, shape: Shape) -> None:
     if len(tail) == len(shape):
         dims.match(tail, shape)
     elif len(tail) == 1:
-        product: Dim = 1
-        for size in shape:
-            product = product * size
-        dims.equal(tail[0], product)
+        dims.equal(tail[0], product(shape))
     elif len(shape) == 1 and isinstance(shape[0], SymDim) and len(shape[0].terms) == 1:
         factors = [name for name, power in shape[0].terms[0][0] for _ in range(power)]
-        total: Dim = 1
-        for size in tail:
-            total = total * size
-        if len(factors) == len(tail) and total != shape[0]:
+        if len(factors) == len(tail) and product(tail) != shape[0]:
             dims.match(tail, tuple(map(symbol, factors)))

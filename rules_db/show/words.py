@@ -17,12 +17,14 @@ __all__ = ["in_words", "proof_in_words"]
 
 
 def in_words(condition: Condition) -> str:
-    """The definition of the predicate with the condition's arguments for its parameters."""
+    """The definition of the predicate with the condition's arguments for its parameters, in one line."""
     guard = condition.guard
     arguments = (repr(a) if isinstance(a, Term) else format_value(a) for a in condition.arguments)
-    words = dict(zip(guard.parameters, arguments, strict=True))
-    text = guard.words.replace("`", "")
-    return re.sub(r"\b\w+\b", lambda word: words.get(word.group(), word.group()), text)
+    words = {
+        name if kind == "t" else f"``{name}``": argument
+        for name, kind, argument in zip(guard.parameters, guard.kinds, arguments, strict=True)
+    }
+    return re.sub(r"``\w+``|\b\w+\b", lambda word: words.get(word.group(), word.group()), " ".join(guard.words.split()))
 
 
 def proof_in_words(conditions: Sequence[Condition], certificate: Certificate, open_attrs: Sequence[str] = ()) -> list[str]:

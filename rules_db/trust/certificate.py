@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from mugraph.terms.shape import Dim
-from mugraph.terms.term import AttrValue, Term, bind_value, binding_of, format_term, format_value, substitute
+from mugraph.terms.term import AttrValue, Term, bind_attrs, binding_of, format_term, format_value, substitute
 from mugraph.terms.text import Parser, TextError
 
 __all__ = ["BoundedTests", "Certificate", "Evidence", "Instance", "Interpretation", "Trust"]
@@ -74,7 +74,7 @@ class Instance:
         return replace(
             self,
             terms=tuple((k, substitute(t, terms, attrs, dims)) for k, t in self.terms),
-            attrs=tuple((k, bind_value(v, binding)) for k, v in self.attrs),
+            attrs=bind_attrs(self.attrs, binding),
         )
 
     def __str__(self) -> str:

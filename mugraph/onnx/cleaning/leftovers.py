@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto
 
+from mugraph.onnx.calls import function_name, functions_called, functions_of
 from mugraph.onnx.cleaning.constants import replace_nodes
 from mugraph.onnx.scopes import captured, graphs_of
 
@@ -16,9 +17,9 @@ __all__ = ["drop_leftovers"]
 def drop_leftovers(proto: ModelProto) -> None:
     """Removes what no output needs. The graph's inputs and outputs stay."""
     _drop_dead(proto.graph)
-    called = _called(proto)
+    called = functions_called(proto.graph.node, functions_of(proto))
     if len(called) < len(proto.functions):
-        _keep(proto.functions, [function for function in proto.functions if _name(function) in called])
+        _keep(proto.functions, [function for function in proto.functions if function_name(function) in called])
 
 
 def _drop_dead(graph: GraphProto) -> None:
@@ -58,22 +59,3 @@ def _keep(field: Any, items: Iterable[Any]) -> None:
         copies = [type(item).FromString(item.SerializeToString()) for item in kept]
         del field[:]
         field.extend(copies)
-
-
-def _called(proto: ModelProto) -> set[tuple[str, str, str]]:
-    """The functions that are called, from the graph on."""
-    functions = {_name(function): function for function in proto.functions}
-    called: set[tuple[str, str, str]] = set()
-    pending: list[NodeProto] = list(proto.graph.node)
-    while pending:
-        node = pending.pop()
-        pending.extend(inner for body in graphs_of(node) for inner in body.node)
-        name = (node.domain, node.op_type, node.overload)
-        if name in functions and name not in called:
-            called.add(name)
-            pending.extend(functions[name].node)
-    return called
-
-
-def _name(function: FunctionProto) -> tuple[str, str, str]:
-    return function.domain, function.name, function.overload

@@ -20,7 +20,7 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.blocks.variants import Variants
-from mugraph.terms.shape import Dim, evaluate_dim, symbol
+from mugraph.terms.shape import Dim, evaluate_dim, product, symbol
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.ranking import predict_all, ranked
 from rewriter.cost.schedules.tilings import Floats
@@ -127,7 +127,7 @@ class SchedulePrices:
     def _measures(self) -> list[Dim]:
         """The product of all symbols, each alone, and the product times each."""
         symbols = [symbol(name) for name in self.points[0]]
-        whole: Dim = math.prod(symbols, start=1)
+        whole = product(symbols)
         return list(dict.fromkeys([whole, *symbols, *(whole * each for each in symbols)]))
 
 

@@ -22,13 +22,12 @@ from mugraph.blocks.statements import (
     Predicate,
     Reduce,
     Store,
-    product,
     statement_operands,
 )
 from mugraph.domains.base import FLOATS
 from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types
-from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim
+from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim, product
 from mugraph.terms.term import walk
 
 __all__ = ["BlockFigures", "Side", "TileProduct", "operand_type"]

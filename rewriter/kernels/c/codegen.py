@@ -31,7 +31,6 @@ from rewriter.kernels.c.panels import pack_function, packed_bytes, panels_text
 from rewriter.kernels.c.splits import Splits
 from rewriter.kernels.text.names import Names, heading
 from rewriter.kernels.text.places import Places
-from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.runtime.plan import Launch, Output, Packing, Plan
 
@@ -86,9 +85,7 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
         if any(other.name == block.name for other in kernel.blocks[:number]):
             raise InvalidBlock(f"two block graphs are named {block.name}")
         masks = places.add_tables(block, schedule)
-        roles, states = [FunctionRole.WHOLE], {}
-        if schedule.split > 1:
-            states, roles = places.add_states(block, schedule.split), [FunctionRole.PART, FunctionRole.COMBINE]
+        roles, states = places.add_functions(block, schedule)
         taken = {*names.reserved, *(f"{axis}_{suffix}" for axis in block.sizes for suffix in names.suffixes)}
         for role in roles:
             function = CFunction(

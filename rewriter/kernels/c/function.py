@@ -23,10 +23,9 @@ from mugraph.blocks.statements import (
     Statement,
     Store,
     Tensor,
-    product,
     statement_operands,
 )
-from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.shape import DataType, TensorType, product
 from mugraph.terms.term import make, var
 from rewriter.cost.schedules.cpu import STACK
 from rewriter.kernels.c.accumulators import AccumulatorSteps

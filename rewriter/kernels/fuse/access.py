@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from mugraph.blocks.statements import Factor, Index, View, product
+from mugraph.blocks.statements import Factor, Index, View
 from mugraph.terms import equations
-from mugraph.terms.shape import Dim, same_dim
+from mugraph.terms.shape import Dim, product, same_dim
 from rewriter.kernels.fuse.builder import NotFusable
 
 __all__ = ["Access", "Digits", "digit_of", "flat", "quotient", "regrouped", "shifted", "under", "view_of"]

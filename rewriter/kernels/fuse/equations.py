@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mugraph.blocks.statements import product
 from mugraph.domains.base import FLOATS
 from mugraph.terms.equations import quotient
-from mugraph.terms.shape import Dim, SymDim, TensorType
+from mugraph.terms.shape import Dim, SymDim, TensorType, product
 from rewriter.kernels.fuse.symbols import SizeSymbols
 
 __all__ = ["SizeEquations"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from mugraph.blocks.statements import product
 from mugraph.domains.base import FLOATS
 from mugraph.ops import traits_of
-from mugraph.terms.shape import DataType, same_dim
+from mugraph.terms.shape import DataType, product, same_dim
 from mugraph.terms.term import Term, make, var
 from rewriter.kernels.fuse.access import Access, digit_of, regrouped
 from rewriter.kernels.fuse.builder import NotFusable

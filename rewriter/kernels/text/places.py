@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.mask_lists import listed_mask
 from mugraph.blocks.schedule import Schedule, element_bytes
-from mugraph.blocks.statements import MaskTile, Tensor, product
+from mugraph.blocks.statements import MaskTile, Tensor
 from mugraph.domains.base import FLOATS, NIBBLES
-from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, plain_symbol
+from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, plain_symbol, product
+from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.runtime.plan import Argument, Expression
 
@@ -156,7 +157,13 @@ class Places:
         self._taken.add(wanted)
         return wanted
 
-    def add_states(self, block: Block, split: int) -> dict[str, Tensor]:
+    def add_functions(self, block: Block, schedule: Schedule) -> tuple[Sequence[FunctionRole], dict[str, Tensor]]:
+        """The functions of a block graph, and where its loop is split scratch for the states of its accumulators."""
+        if schedule.split == 1:
+            return (FunctionRole.WHOLE,), {}
+        return (FunctionRole.PART, FunctionRole.COMBINE), self._add_states(block, schedule.split)
+
+    def _add_states(self, block: Block, split: int) -> dict[str, Tensor]:
         """Scratch for the states of a split block's accumulators: [split, axes...] in 32 bits."""
         states = {}
         for accumulator in block.accumulators:

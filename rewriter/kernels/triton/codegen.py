@@ -21,7 +21,6 @@ from mugraph.blocks.schedule import Schedule, check_ahead, check_schedule
 from mugraph.blocks.statements import InvalidBlock
 from rewriter.kernels.text.names import Names, heading
 from rewriter.kernels.text.places import Places
-from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.ahead import PREFETCH, PREFETCH_TEXT, check_waits
 from rewriter.kernels.triton.elements import POINTERS
@@ -59,12 +58,8 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
         if any(other.name == block.name for other in kernel.blocks[:number]):
             raise InvalidBlock(f"two block graphs are named {block.name}")
         masks = places.add_tables(block, schedule)
-        if schedule.split > 1:
-            states = places.add_states(block, schedule.split)
-            for role in (FunctionRole.PART, FunctionRole.COMBINE):
-                functions.append(FunctionWriter(block, schedule, types, places, role, states, masks))
-        else:
-            functions.append(FunctionWriter(block, schedule, types, places, FunctionRole.WHOLE, {}, masks))
+        roles, states = places.add_functions(block, schedule)
+        functions += [FunctionWriter(block, schedule, types, places, role, states, masks) for role in roles]
     texts, launches = [], []
     for function in functions:
         texts.append(check_waits(function.write()))

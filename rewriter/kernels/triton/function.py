@@ -17,11 +17,10 @@ from mugraph.blocks.statements import (
     Statement,
     Store,
     Tensor,
-    product,
     statement_names,
     statement_operands,
 )
-from mugraph.terms.shape import TensorType
+from mugraph.terms.shape import TensorType, product
 from rewriter.kernels.text.analysis import needed_values
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole

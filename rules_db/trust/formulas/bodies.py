@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mugraph.blocks.statements import product
 from mugraph.ops import get_operator, traits_of
 from mugraph.ops.constants import seen_where
 from mugraph.ops.indexing import looked_up, rows_from
@@ -18,7 +17,7 @@ from mugraph.ops.interp import infer_types, taken_apart
 from mugraph.ops.masks import STORED_MASK
 from mugraph.ops.traits import Reduction
 from mugraph.ops.windows import WINDOWS
-from mugraph.terms.shape import DataType, Dim, TensorType, symbol
+from mugraph.terms.shape import DataType, Dim, TensorType, product, symbol
 from mugraph.terms.term import Term
 from rules_db.trust.formulas.formula import (
     NO_CUTS,

@@ -20,7 +20,7 @@ def _compose(p: tuple[int, ...], q: tuple[int, ...]) -> tuple[int, ...]:
 
 @guard(20, About.ATTRIBUTES, solvers={0: lambda r, p, q: _compose(p, q)})
 def composes(facts: Facts, r: tuple[int, ...], p: tuple[int, ...], q: tuple[int, ...]) -> bool | None:
-    """Transposing by q and then by p is transposing by r."""
+    """Transposing by ``q`` and then by ``p`` is transposing by ``r``."""
     return r == _compose(p, q)
 
 
@@ -35,7 +35,7 @@ def _axis_after(perm: tuple[int, ...], before: int, after: AttrValue) -> int:
 
 @guard(21, About.ATTRIBUTES, solvers={1: _axis_before, 2: _axis_after})
 def moves(facts: Facts, perm: tuple[int, ...], before: int, after: int) -> bool | None:
-    """Transposing by perm moves axis ``before`` of the operand to axis ``after`` of the result."""
+    """Transposing by ``perm`` moves axis ``before`` of the operand to axis ``after`` of the result."""
     return before == _axis_before(perm, before, after)
 
 
@@ -44,31 +44,31 @@ def moves(facts: Facts, perm: tuple[int, ...], before: int, after: int) -> bool 
 
 @guard(24, About.ATTRIBUTES, solvers={0: lambda axis, s: -spatial(s) - 1})
 def channel_axis(facts: Facts, axis: int, s: Axes) -> bool | None:
-    """The axis is that of the channels: the one before the spatial axes, of which there are as many as s says."""
+    """Axis ``axis`` is that of the channels: the one before the spatial axes, as many as ``s`` says."""
     return axis == -spatial(s) - 1
 
 
 @guard(25, About.ATTRIBUTES, solvers={0: lambda axis, s: -spatial(s) - 2})
 def batch_axis(facts: Facts, axis: int, s: Axes) -> bool | None:
-    """The axis is that of the batch, in a kernel that of the output channels: two before the spatial axes."""
+    """Axis ``axis`` is that of the batch, in a kernel that of the output channels: two before the spatial axes."""
     return axis == -spatial(s) - 2
 
 
 @guard(26, About.ATTRIBUTES)
 def outside(facts: Facts, axis: int, s: Axes) -> bool | None:
-    """The axis is none of the last, of which there are as many as s says."""
+    """Axis ``axis`` is none of the last, as many as ``s`` says."""
     return axis < -spatial(s)
 
 
 @guard(27, About.ATTRIBUTES, solvers={0: lambda axes, s: tuple(range(-spatial(s), 0))})
 def last_axes(facts: Facts, axes: tuple[int, ...], s: Axes) -> bool | None:
-    """The axes are the spatial ones: the last, as many as s says."""
+    """The axes ``axes`` are the spatial ones: the last, as many as ``s`` says."""
     return axes == tuple(range(-spatial(s), 0))
 
 
 @guard(28, About.ATTRIBUTES, solvers={0: lambda axes, first: tuple(range(first, 0)), 1: lambda axes, first: -len(axes)})
 def from_axis(facts: Facts, axes: tuple[int, ...], first: int) -> bool | None:
-    """The axes are those from ``first`` (negative) to the last."""
+    """The axes ``axes`` are those from ``first`` to the last."""
     return axes == tuple(range(first, 0))
 
 
@@ -112,11 +112,11 @@ def stacked(facts: Facts, total: tuple[int, ...], outer: tuple[int, ...], inner:
 
 @guard(22, About.ATTRIBUTES)
 def distinct(facts: Facts, a: int, b: int) -> bool | None:
-    """Two axes differ."""
+    """The axes ``a`` and ``b`` differ."""
     return a != b
 
 
 @guard(44, About.ATTRIBUTES)
 def among(facts: Facts, axis: int, axes: tuple[int, ...]) -> bool | None:
-    """The axis is one of the axes."""
+    """Axis ``axis`` is one of ``axes``."""
     return axis in axes

@@ -24,7 +24,7 @@ def dtype(facts: Facts, x: Term, dtype: DataType) -> bool | None:
 
 @guard(54, About.ELEMENT_TYPES)
 def float_type(facts: Facts, dtype: DataType) -> bool | None:
-    """The element type is one of floating-point numbers, so that a Cast between two such is the identity of real numbers."""
+    """The element type ``dtype`` is of floating-point numbers, so that a Cast between two is the identity of real numbers."""
     return dtype in FLOATS
 
 

@@ -2,7 +2,7 @@
 
 A predicate answers yes, no or unknown (``None``) from the types and ranges of the terms that it is given, so that one definition
 serves the checker (on sample types) and the rewriter (on a model's possibly symbolic types). The predicate's docstring says it in
-words.
+words: a term by its letter, an attribute value by its name in double backquotes.
 """
 
 from __future__ import annotations

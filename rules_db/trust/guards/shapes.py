@@ -60,7 +60,7 @@ def _rank_tells(x: Term, count: AttrValue) -> list[Told]:
 
 @guard(3, About.SHAPES, tells=_rank_tells, law=lambda premises, x, count: premises.rank(x) == count)
 def rank(facts: Facts, x: Term, count: int) -> bool | None:
-    """x has exactly so many dimensions."""
+    """x has exactly ``count`` dimensions."""
     return len(facts.shape(x)) == count
 
 
@@ -82,7 +82,7 @@ def _below_law(premises: Premises, x: Term, axis: int) -> bool:
 
 @guard(45, About.SHAPES, law=_below_law)
 def below(facts: Facts, x: Term, axis: int) -> bool | None:
-    """x does not reach ``axis`` (negative)."""
+    """x does not reach axis ``axis``."""
     return len(facts.shape(x)) < -axis
 
 
@@ -119,7 +119,7 @@ def _agree_law(premises: Premises, x: Term, y: Term, axis: int) -> bool:
 
 @guard(6, About.SHAPES, tells=_agree_tells, law=_agree_law)
 def agree(facts: Facts, x: Term, y: Term, axis: int) -> bool | None:
-    """x and y both reach ``axis`` (negative) and are equally long there."""
+    """x and y both reach axis ``axis`` and are equally long there."""
     a, b = facts.shape(x), facts.shape(y)
     return same_dim(a[axis], b[axis]) if min(len(a), len(b)) >= -axis else False
 
@@ -132,7 +132,7 @@ def _dim_tells(x: Term, axis: AttrValue, size: AttrValue) -> list[Told]:
 
 @guard(10, About.SHAPES, tells=_dim_tells, law=lambda premises, x, axis, size: premises.size(x, axis) == size)
 def dim(facts: Facts, x: Term, axis: int, size: Dim) -> bool | None:
-    """The dimension of x at ``axis`` (negative) is ``size``."""
+    """The dimension of x at axis ``axis`` is ``size``."""
     shape = facts.shape(x)
     if len(shape) < -axis:
         return False
@@ -154,7 +154,7 @@ def _keeps_law(premises: Premises, x: Term, dims: AttrValue, count: AttrValue) -
 
 @guard(57, About.SHAPES, law=_keeps_law)
 def keeps(facts: Facts, x: Term, dims: tuple[Dim, ...], count: int) -> bool | None:
-    """The last ``count`` dimensions of x are those of the list."""
+    """The last ``count`` dimensions of x are ``dims``."""
     return tail.predicate(facts, x, dims[len(dims) - count :]) if len(dims) >= count else False
 
 
@@ -164,7 +164,7 @@ def _leads_law(premises: Premises, x: Term, count: AttrValue, dims: AttrValue) -
 
 @guard(59, About.SHAPES, law=_leads_law)
 def leads(facts: Facts, x: Term, count: int, dims: tuple[Dim, ...]) -> bool | None:
-    """The first of the last ``count`` dimensions of x is the first one of the list."""
+    """The first of the last ``count`` dimensions of x is the first of ``dims``."""
     shape = facts.shape(x)
     return same_dim(shape[len(shape) - count], dims[0]) if dims and 1 <= count <= len(shape) else False
 
@@ -178,7 +178,7 @@ def _constant_along_tells(x: Term, axis: AttrValue) -> list[Told]:
 
 @guard(8, About.SHAPES, tells=_constant_along_tells, law=lambda premises, x, axis: premises.ones(x, [axis]))
 def constant_along(facts: Facts, x: Term, axis: int) -> bool | None:
-    """x has size 1 at ``axis`` (negative) or does not reach it, so that broadcasting repeats it along that axis."""
+    """x has size 1 at axis ``axis`` or does not reach it, so that broadcasting repeats it along that axis."""
     shape = facts.shape(x)
     return same_dim(shape[axis], 1) if len(shape) >= -axis else True
 
@@ -193,7 +193,7 @@ def _constant_over_law(premises: Premises, x: Term, s: AttrValue) -> bool:
 
 @guard(30, About.SHAPES, tells=_spatial_ones, law=_constant_over_law)
 def constant_over(facts: Facts, x: Term, s: Axes) -> bool | None:
-    """x has size 1 at each of its last axes, as many as s says, or does not reach them."""
+    """x has size 1 at each of its last axes, as many as ``s`` says, or does not reach them."""
     return _all([constant_along.predicate(facts, x, axis) for axis in range(-spatial(s), 0)])
 
 
@@ -250,7 +250,7 @@ def _per_channel_law(premises: Premises, x: Term, s: AttrValue) -> bool:
 
 @guard(29, About.SHAPES, tells=_per_channel_tells, law=_per_channel_law)
 def per_channel(facts: Facts, x: Term, s: Axes) -> bool | None:
-    """x is [C,1,...,1], with as many ones as s says."""
+    """x is [C,1,...,1], with as many ones as ``s`` says."""
     shape, n = facts.shape(x), spatial(s)
     return equal_shapes(shape[1:], (1,) * n) if len(shape) == n + 1 else False
 
@@ -263,13 +263,13 @@ def _depthwise_law(premises: Premises, w: Term, group: AttrValue) -> bool:
 
 @guard(31, About.SHAPES, law=_depthwise_law)
 def depthwise(facts: Facts, w: Term, group: Dim) -> bool | None:
-    """w is a kernel [group,1,...]: each channel has its own, and gives one."""
+    """w is a kernel [``group``,1,...]: each channel has its own, and gives one."""
     return equal_shapes(facts.shape(w)[:2], (group, 1))
 
 
 @guard(32, About.SHAPES)
 def same_per_group(facts: Facts, w: Term, g: Dim, v: Term, h: Dim) -> bool | None:
-    """The kernels w in g groups and v in h groups have equally many output channels in each group."""
+    """The kernels w in ``g`` groups and v in ``h`` groups have equally many output channels in each group."""
     return same_dim(facts.shape(w)[0] * h, facts.shape(v)[0] * g)
 
 
@@ -287,6 +287,6 @@ def _nonempty_law(premises: Premises, x: Term, axis: int) -> bool:
 
 @guard(65, About.SHAPES, tells=_nonempty_tells, law=_nonempty_law)
 def nonempty(facts: Facts, x: Term, axis: int) -> bool | None:
-    """x reaches ``axis`` (negative) and has an entry along it."""
+    """x reaches axis ``axis`` and has an entry along it."""
     shape = facts.shape(x)
     return facts.at_least(shape[axis], 1) if len(shape) >= -axis else False

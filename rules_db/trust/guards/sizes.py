@@ -17,7 +17,7 @@ from rules_db.trust.guards.record import About, Facts, guard
     33, About.ATTRIBUTES, solvers={0: lambda _, a, b: a + b, 1: lambda total, _, b: total - b, 2: lambda total, a, _: total - a}
 )
 def sums(facts: Facts, total: Dim, a: Dim, b: Dim) -> bool | None:
-    """The number is the sum of the two others."""
+    """``total`` is the sum of ``a`` and ``b``."""
     return same_dim(total, a + b)
 
 
@@ -30,7 +30,7 @@ def _half(total: Dim, half: AttrValue) -> Dim:
 
 @guard(47, About.ATTRIBUTES, solvers={0: lambda total, half: half + half, 1: _half})
 def doubles(facts: Facts, total: Dim, half: Dim) -> bool | None:
-    """The number is twice the other."""
+    """``total`` is twice ``half``."""
     return same_dim(total, half + half)
 
 
@@ -52,7 +52,7 @@ def _factor(total: AttrValue, a: AttrValue) -> AttrValue:
     solvers={0: lambda _, a, b: a * b, 1: lambda total, _, b: _factor(total, b), 2: lambda total, a, _: _factor(total, a)},
 )
 def product(facts: Facts, total: AttrValue, a: AttrValue, b: AttrValue) -> bool | None:
-    """The number is the product of the two others, as far as doubles go: to 2^-52 of it. Dimensions are equal or are not."""
+    """``total`` is the product of ``a`` and ``b``, as far as doubles go: to 2^-52 of it. Dimensions are equal or are not."""
     if isinstance(total, SymDim) or isinstance(a, SymDim) or isinstance(b, SymDim):
         return same_dim(total, a * b)
     if not all(map(math.isfinite, (total, a, b))):
@@ -63,19 +63,19 @@ def product(facts: Facts, total: AttrValue, a: AttrValue, b: AttrValue) -> bool 
 
 @guard(48, About.ATTRIBUTES, solvers={0: lambda _, value, low, high: min(max(value, low), high)})
 def clamped(facts: Facts, result: float, value: float, low: float, high: float) -> bool | None:
-    """The number is the value, raised to the lower bound and then lowered to the upper one."""
+    """``result`` is ``value``, raised to ``low`` and then lowered to ``high``."""
     return result == min(max(value, low), high)
 
 
 @guard(49, About.ATTRIBUTES, solvers={0: lambda _, b: -b, 1: lambda a, _: -a})
 def opposite(facts: Facts, a: float, b: float) -> bool | None:
-    """One number is the negative of the other."""
+    """``a`` is the negative of ``b``."""
     return a == -b
 
 
 @guard(50, About.ATTRIBUTES)
 def at_most(facts: Facts, a: float, b: float) -> bool | None:
-    """The first number is not greater than the second."""
+    """``a`` is not greater than ``b``."""
     return None if isinstance(a, SymDim) or isinstance(b, SymDim) else a <= b
 
 
@@ -84,7 +84,7 @@ def at_most(facts: Facts, a: float, b: float) -> bool | None:
 
 @guard(23, About.ATTRIBUTES, solvers={1: lambda dims, _: len(dims)})
 def length(facts: Facts, dims: tuple[Dim, ...], count: int) -> bool | None:
-    """A list of dimensions has ``count`` entries."""
+    """The list of dimensions ``dims`` has ``count`` entries."""
     return len(dims) == count
 
 
@@ -96,13 +96,13 @@ def _swap(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 @guard(56, About.ATTRIBUTES, solvers={0: lambda _, before: _swap(before), 1: lambda after, _: _swap(after)})
 def swapped(facts: Facts, after: tuple[Dim, ...], before: tuple[Dim, ...]) -> bool | None:
-    """The lists of dimensions are equal but for the last two, which are exchanged."""
+    """The lists of dimensions ``after`` and ``before`` are equal but for the last two, which are exchanged."""
     return len(before) >= 2 and after == _swap(before)
 
 
 @guard(58, About.ATTRIBUTES, solvers={0: lambda _, dims: dims[1:]})
 def headless(facts: Facts, rest: tuple[Dim, ...], dims: tuple[Dim, ...]) -> bool | None:
-    """The list is the other one without its first entry."""
+    """The list ``rest`` is ``dims`` without its first entry."""
     return len(dims) >= 1 and rest == dims[1:]
 
 
@@ -112,7 +112,7 @@ def _reached(first: int, dims: tuple[Dim, ...], second: int) -> int:
 
 @guard(60, About.ATTRIBUTES, solvers={0: lambda _, first, dims, second: _reached(first, dims, second)})
 def reaches(facts: Facts, total: int, first: int, dims: tuple[Dim, ...], second: int) -> bool | None:
-    """Where ``first`` last dimensions became those of the list, replacing ``second`` last ones then concerns ``total``."""
+    """Where the last ``first`` dimensions became ``dims``, replacing the last ``second`` then concerns the last ``total``."""
     return total == _reached(first, dims, second)
 
 
@@ -122,5 +122,5 @@ def _splice(dims: tuple[Dim, ...], count: int, last: tuple[Dim, ...]) -> tuple[D
 
 @guard(61, About.ATTRIBUTES, solvers={0: lambda _, dims, count, last: _splice(dims, count, last)})
 def spliced(facts: Facts, total: tuple[Dim, ...], dims: tuple[Dim, ...], count: int, last: tuple[Dim, ...]) -> bool | None:
-    """The list is ``dims`` with its ``count`` last entries replaced by those of ``last``."""
+    """The list ``total`` is ``dims`` with its last ``count`` entries replaced by those of ``last``."""
     return total == _splice(dims, count, last)

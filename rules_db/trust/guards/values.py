@@ -54,7 +54,7 @@ def positive(facts: Facts, x: Term) -> bool | None:
 
 @guard(62, About.ENTRIES)
 def repeats(facts: Facts, x: Term, axis: int) -> bool | None:
-    """Along ``axis`` (negative) the second half of x repeats the first: a table of angles, each for two entries."""
+    """Along axis ``axis`` the second half of x repeats the first: a table of angles, each for two entries."""
     value = facts.value_of(x)
     if value is None:
         return None
@@ -247,7 +247,7 @@ def _read_text(
 
 @guard(68, About.ENTRIES, readers={1: _stored_of})
 def stored(facts: Facts, m: Term, d: Text) -> bool | None:
-    """m shows and hides the entries that d says, the text of a mask, for everything along the axes that are in front of these:
+    """m shows and hides the entries that ``d`` says, the text of a mask, for everything along the axes in front of these:
     m is true and false there, or zero and -inf. It is no band.
 
     A number below half the least of the element type counts as -inf where its row shows something: scores vanish beside it.
@@ -266,7 +266,7 @@ def _is_stored(facts: Facts, m: Term, d: Text, is_biased: bool) -> bool | None:
 
 @guard(73, About.ENTRIES, readers={1: partial(_stored_of, is_biased=True)})
 def biased_stored(facts: Facts, m: Term, d: Text) -> bool | None:
-    """m shows and hides the entries that d says, the text of a mask, for everything along the axes that are in front of these:
+    """m shows and hides the entries that ``d`` says, the text of a mask, for everything along the axes in front of these:
     biases of the scores, finite and not all zero, and -inf. It is no band.
 
     A number below half the least of the element type counts as -inf, where each row has a bias that is above all such numbers of
@@ -309,7 +309,7 @@ def all_true(facts: Facts, x: Term) -> bool | None:
 
 @guard(71, About.ENTRIES)
 def entries(facts: Facts, x: Term, d: Text) -> bool | None:
-    """x is the constant tensor that d says, the text of its element type, shape and entries."""
+    """x is the constant tensor that ``d`` says, the text of its element type, shape and entries."""
     value = facts.value_of(x)
     if value is None:
         return None

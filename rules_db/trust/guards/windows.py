@@ -105,7 +105,7 @@ def _each(total: AttrValue, a: Entries, b: Entries) -> Entries:
 
 @guard(34, About.ATTRIBUTES, solvers={0: _each})
 def sums_each(facts: Facts, total: Entries, a: Entries, b: Entries) -> bool | None:
-    """The sizes are the sums of the two others, entry by entry."""
+    """The sizes ``total`` are the sums of ``a`` and ``b``, entry by entry."""
     return total == _each(total, a, b)
 
 
@@ -119,7 +119,7 @@ def _reduce(large: Entries, small: AttrValue, begins: Entries, ends: Entries) ->
 
 @guard(43, About.ATTRIBUTES, solvers={0: _enlarge, 1: _reduce})
 def enlarged(facts: Facts, large: Entries, small: Entries, begins: Entries, ends: Entries) -> bool | None:
-    """Adding entries makes the small kernel the large one, and its middle stays the middle."""
+    """Adding entries makes a kernel of sizes ``small`` one of sizes ``large``, and its middle stays the middle."""
     middles = all(b + k // 2 == m // 2 for m, k, b in zip(large, small, begins, strict=True))
     return middles and large == _enlarge(large, small, begins, ends)
 

@@ -26,6 +26,7 @@ from mugraph.terms.shape import (
     is_natural,
     largest_number,
     normalize_axis,
+    product,
     same_dim,
     same_shape,
     shape_at,
@@ -96,6 +97,12 @@ def test_division_by_a_polynomial_is_exact_or_undecided(a: Dim, b: Dim) -> None:
         except Undecided:
             return
         assert quotient * b == a
+
+
+def test_dimensions_are_multiplied() -> None:
+    n = symbol("n")
+    assert product([]) == 1 and product((2, 3)) == 6 and product([n, 2, n + 1]) == 2 * n * n + 2 * n
+    assert product(iter((n, 0))) == 0 and type(product((n, 0))) is int
 
 
 def test_division_by_sums() -> None:

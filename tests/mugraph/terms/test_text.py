@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mugraph.domains import FiniteField, Range, RangeDomain, Real
 from mugraph.ops.interp import evaluate, infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType, floor_div, smaller, symbol
-from mugraph.terms.term import AttrVar, Term, const, format_term, make, substitute, var, variables, walk
+from mugraph.terms.term import AttrVar, Term, const, format_term, make, occurrences, substitute, var, variables, walk
 from mugraph.terms.text import TextError, parse_term, parse_type, split_top
 from tests.support.work import calls
 
@@ -100,7 +100,7 @@ def test_a_bare_type_is_float() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Add(x, y", r"expected '\)' before ''"),
+        ("Add(x, y", r"expected '\)' at the end in 'Add\(x, y'"),
         ("Add(x y)", r"expected '\)' before 'y\)'"),
         ("Add[axis](x)", r"expected '=' before '\]\(x\)'"),
         ("Add(x)) ", r"expected the end before '\)"),
@@ -148,6 +148,13 @@ def test_typing_errors_name_the_term_and_suggest() -> None:
         infer_types([parse_term("Gelo(x)")], {"x": float3})
     with pytest.raises(ShapeError, match=r"in MatMul\(Neg\(x\), y\)"):
         infer_types([parse_term("MatMul(Neg(x), y)")], {"x": parse_type("float[2,3]"), "y": parse_type("float[2,3]")})
+
+
+def test_terms_of_a_tree_come_as_often_as_they_occur() -> None:
+    x, y = var("x"), var("y")
+    shared = make("Add", [x, y])
+    assert list(occurrences(make("Mul", [shared, shared]))) == [make("Mul", [shared, shared]), *2 * [shared, y, x]]
+    assert len(list(walk([make("Mul", [shared, shared])]))) == 4
 
 
 def test_substitution_and_variables() -> None:

@@ -59,6 +59,21 @@ def test_a_saving_that_rounds_to_nothing_has_no_sign() -> None:
     assert "-0.0" not in file.getvalue() and "-3.0 us" in file.getvalue() and file.getvalue().count(" 0.0 us") == 2
 
 
+def test_moves_of_one_substitution_are_told_together() -> None:
+    moves = (("r>", "x -> y", 2, 5.0), ("r<", "y -> x", 1, 6.5), ("r>", "x -> y", 1, -3.0), ("r>", "x -> z", 1, 1.0))
+    fired = tuple(Fired(rule, text, "proved", sites, gain, ("y",)) for rule, text, sites, gain in moves)
+    file = io.StringIO()
+    print_summary(Outcome("a", "b", fired=fired), Console(file=file, width=200))
+    rows = [
+        [cell.strip() for cell in line[1:-1].split("│")] for line in file.getvalue().splitlines() if "->" in line and "│" in line
+    ]
+    assert [(cells[0], *cells[2:]) for cells in rows] == [
+        ("r<", "1", "6.5 us", "y -> x"),
+        ("r>", "3", "2.0 us", "x -> y"),
+        ("r>", "1", "1.0 us", "x -> z"),
+    ]
+
+
 def test_rules_that_fired_are_whole_on_a_narrow_screen_and_what_saves_most_comes_first() -> None:
     text = "Reshape[shape=(k*n,)](" * 12 + "x" + ")" * 12 + " -> x"
     fired = tuple(Fired(f"r{i}", text, "proved", 1, gain, ("y",)) for i, gain in enumerate((2.0, 70.0)))

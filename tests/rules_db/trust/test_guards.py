@@ -129,7 +129,7 @@ def _square_law(premises: Premises, x: Term) -> bool:
 
 
 def triples(facts: Facts, total: float, third: float) -> bool | None:
-    """The number total is three times third."""
+    """The number ``total`` is three times ``third``."""
     return total == 3 * third
 
 

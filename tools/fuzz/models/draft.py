@@ -11,6 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from mugraph.domains.base import FLOATS
+from mugraph.onnx.calls import function_name
 from mugraph.onnx.function import function_of
 from mugraph.ops import NotUnderstood, filled, get_operator
 from mugraph.ops.interp import infer_types
@@ -265,7 +266,7 @@ class ModelDraft:
         outputs = record.types(term.attrs, operands)
         if form.function is not None:
             function = function_of(form.function, self.opset)
-            if all((f.domain, f.name, f.overload) != (function.domain, function.name, function.overload) for f in self.functions):
+            if function_name(function) not in map(function_name, self.functions):
                 self.functions.append(function)
         given = ["" if i is None else values[i] if isinstance(i, int) else self.constant(np.asarray(i)) for i in form.inputs]
         fresh = [self.name(form.op_type) for _ in outputs]
