@@ -78,6 +78,8 @@ class RuntimeFacts:
         folds: it computes what depends on constants alone when it loads a model. It does not dequantise weights, so that products
             of integers can be made of them.
         zeroes: whether, with some attributes, it gives zeros where a mask shows a row nothing, and the definition gives NaN.
+        rest: of an operator with some attributes, those with which it gives all of its results but the first as before, takes
+            next to nothing for that one, and writes them into what it reads where it is bound so; ``None`` where there are none.
     """
 
     fuses: bool = False
@@ -85,6 +87,7 @@ class RuntimeFacts:
     kernels: int = 1
     folds: bool = True
     zeroes: Callable[[AttrMap], bool] = lambda attrs: False
+    rest: Callable[[AttrMap], AttrMap | None] = lambda attrs: None
 
 
 PLAIN = RuntimeFacts()

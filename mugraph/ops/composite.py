@@ -61,6 +61,7 @@ def define(
     runtime: RuntimeFacts = PLAIN,
     samples: tuple[str, ...] = (),
     defaults: Mapping[str, Any] | None = None,
+    sized: frozenset[str] = frozenset(),
 ) -> Operator:
     """Registers an operator by its decomposition.
 
@@ -116,6 +117,7 @@ def define(
             flops=flops,
             onnx=() if contract is not None else None,
             defaults=defaults or {},
+            sized=sized,
             contract=contract,
             decomposition=terms,
             composite=True,

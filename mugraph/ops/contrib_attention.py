@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from mugraph.ops.attention import (
     attended,
@@ -17,7 +14,6 @@ from mugraph.ops.attention import (
     joined,
     optional_inputs,
     optional_operands,
-    repeated,
     resolved_scale,
     written_scale,
 )
@@ -26,8 +22,6 @@ from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, expect_shape
 from mugraph.ops.forms import (
     AttrMap,
     ForeignNode,
-    FormInput,
-    NotExpressible,
     NotUnderstood,
     OnnxForm,
     Reading,
@@ -35,11 +29,12 @@ from mugraph.ops.forms import (
     integers,
     type_of,
 )
-from mugraph.ops.rotary import rotated
 from mugraph.ops.traits import Traits
 from mugraph.terms.equations import divided
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, same_dim, smaller
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const
+
+__all__ = ["expect_cache"]
 
 
 def _padding(mask: Term, axes: tuple[int, ...], dtype: DataType, value: float) -> Term:
@@ -111,7 +106,7 @@ def _check_multi_head(attrs: AttrMap, types: Sequence[TensorType]) -> None:
         expect_shape("the keys of causal MultiHeadAttention", k, q.shape, q.dtype)
     more, columns = optional_operands(attrs, types, 3), k.shape[1]
     if "past_key" in more:
-        _check_cache("MultiHeadAttention", more, (k, v), attrs["num_heads"])
+        expect_cache("MultiHeadAttention", more, (k, v), attrs["num_heads"])
         if not attrs["present"]:
             raise ShapeError("MultiHeadAttention with a cache that it does not return")
         columns = columns + more["past_key"].shape[2]
@@ -124,7 +119,7 @@ def _check_multi_head(attrs: AttrMap, types: Sequence[TensorType]) -> None:
         expect_bias("MultiHeadAttention", more["attention_bias"], shape, q.dtype)
 
 
-def _check_cache(operator: str, given: Mapping[str, TensorType], new: Sequence[TensorType], groups: Dim) -> None:
+def expect_cache(operator: str, given: Mapping[str, TensorType], new: Sequence[TensorType], groups: Dim) -> None:
     """The cache of keys and values [b, s, groups*d]: one of as many positions each, [b, groups, past, d]."""
     if "past_value" not in given:
         raise ShapeError(f"{operator} with past keys and no past values")
@@ -314,206 +309,4 @@ define(
         f"OrtAttention[{_TWELVE},given=('mask_index',),qkv_hidden_sizes=(768,768,768)](x, w, b, m) | {_PROJECTED} m:int32[1,128]",
     ),
     defaults={"given": (), "mask_filter_value": -10000.0, "unidirectional": False},
-)
-
-
-# GroupQueryAttention, causal and without padding: every sequence of a batch has as many positions as the others, those of a cache
-# and new ones. Within a window a position sees so many, its own among them; the attribute is absent where there is none, and so
-# are ``past``, that there is a cache, and ``packed``, that queries, keys and values stand side by side in one operand.
-
-_GQA_INPUTS = (
-    "query",
-    "key",
-    "value",
-    "past_key",
-    "past_value",
-    "seqlens_k",
-    "total_sequence_length",
-    "cos_cache",
-    "sin_cache",
-    "position_ids",
-    "attention_bias",
-    "head_sink",
-)
-
-
-def _gqa_names(attrs: AttrMap, count: int) -> tuple[str, ...]:
-    """The operands of GroupQueryAttention. Raises ShapeError where there cannot be so many."""
-    names = _GQA_INPUTS[: 1 if attrs.get("packed") else 3] + (_GQA_INPUTS[3:5] if attrs.get("past") else ())
-    if count not in (len(names), len(names) + 2):
-        raise ShapeError(f"GroupQueryAttention of {count} operands" + (", with one table" if count == len(names) + 1 else ""))
-    return names if count == len(names) else names + _GQA_INPUTS[7:9]
-
-
-def _gqa_sizes(attrs: AttrMap, of: Mapping[str, TensorType]) -> tuple[Dim, Dim, Dim]:
-    """Entries of a head, new positions, and those of the cache."""
-    packed = attrs["num_heads"] + 2 * attrs["kv_num_heads"]
-    size = divided(of["query"].shape[-1], packed if attrs.get("packed") else attrs["num_heads"])
-    return size, of["query"].shape[1], of["past_key"].shape[2] if attrs.get("past") else 0
-
-
-def _group_query(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
-    names = _gqa_names(attrs, len(types))
-    x, of = dict(zip(names, operands(len(types)), strict=True)), dict(zip(names, types, strict=True))
-    heads, groups = attrs["num_heads"], attrs["kv_num_heads"]
-    size, length, past = _gqa_sizes(attrs, of)
-    if attrs.get("packed"):
-        widths = (heads * size, groups * size, groups * size)
-        q, k, v = (Term("Split", (("axis", -1), ("sizes", widths)), (x["query"],), i) for i in range(3))
-    else:
-        q, k, v = x["query"], x["key"], x["value"]
-    q, k, v = (into_heads(a, n * size, n) for a, n in ((q, heads), (k, groups), (v, groups)))
-    columns = past + length
-    if "cos_cache" in x:
-        rows = [_rows(x[name], of[name].shape[0], past, length) for name in ("cos_cache", "sin_cache")]
-        half = of["cos_cache"].shape[-1]
-        q, k = (rotated(a, rows[0], rows[1], size, 2 * half, attrs["rotary_interleaved"]) for a in (q, k))
-    if attrs.get("past"):
-        k, v = (applied("Concat", x[name], a, axis=-2) for name, a in (("past_key", k), ("past_value", v)))
-    wide = [repeated(a, groups, divided(heads, groups), (columns, size)) for a in (k, v)]
-    if "local_window_size" in attrs:
-        seen = [applied("BandMask", after=past, before=attrs["local_window_size"] - 1 - past, columns=columns, rows=length)]
-    else:
-        seen = causal_mask({"unidirectional": same_dim(length, 1) is not True}, length, columns)
-    result = attended(q, wide[0], wide[1], attrs["scale"], (), seen)
-    return (joined(result, heads * size), k, v)
-
-
-def _rows(table: Term, size: Dim, first: Dim, count: Dim) -> Term:
-    """Rows of a table of ``size`` for positions in their order.
-
-    Behind a cache they are looked up, since the run tells whether there are any. Where there are none onnxruntime ends in an
-    error; here these are the last ones, so that whoever reads them stays within the table.
-    """
-    if first == 0:
-        return applied("Slice", table, axes=(-2,), starts=(0,), ends=(count,), steps=(1,))
-    if not at_most(count, size):
-        raise Undecided(f"whether a table of {size} positions has {count}", about=size)
-    start = smaller(first, size - count)
-    places = applied("Range", start=start, limit=start + count, dtype=DataType.INT64)
-    return applied("Gather", table, places, axis=-2)
-
-
-def _check_group_query(attrs: AttrMap, types: Sequence[TensorType]) -> None:
-    of = dict(zip(_gqa_names(attrs, len(types)), types, strict=True))
-    q = of["query"]
-    expect_rank3("GroupQueryAttention", [of[name] for name in ("query", "key", "value") if name in of])
-    floating(types)
-    size, _, _ = _gqa_sizes(attrs, of)
-    groups = attrs["kv_num_heads"]
-    divided(attrs["num_heads"], groups)
-    has_tables = "cos_cache" in of
-    divided(size, 16 if has_tables else 8)  # onnxruntime refuses others
-    new = TensorType(q.dtype, (*q.shape[:2], size * groups))
-    for name in ("key", "value"):
-        expect_shape("the keys and values of GroupQueryAttention", of.get(name, new), new.shape, q.dtype)
-    if attrs.get("past"):
-        _check_cache("GroupQueryAttention", of, (new, new), groups)
-    if has_tables:
-        for table in (of["cos_cache"], of["sin_cache"]):
-            if table.rank != 2:
-                raise ShapeError(f"GroupQueryAttention with the table {table}")
-            divided(table.shape[1], 8)
-            expect_shape("the tables of GroupQueryAttention", table, of["cos_cache"].shape, q.dtype)
-
-
-def _read_group_query(node: ForeignNode) -> Reading:
-    """The lengths must be known to say: every key of every sequence counts, and so many were before as the cache has."""
-    attributes = attributes_of(
-        node,
-        num_heads=0,
-        kv_num_heads=0,
-        scale=0.0,
-        do_rotary=0,
-        rotary_interleaved=0,
-        softcap=0.0,
-        local_window_size=-1,
-        smooth_softmax=-1,
-        causal=1,
-        k_quant_type="NONE",
-        v_quant_type="NONE",
-    )
-    packed = not (node.present(1) or node.present(2))
-    optional = optional_inputs(node, _GQA_INPUTS, _GQA_INPUTS[1:9] if packed else _GQA_INPUTS[3:9], 1 if packed else 3)
-    window = int(attributes["local_window_size"])
-    plain = not attributes["softcap"] and (window == -1 or window > 0) and attributes["smooth_softmax"] in (-1, 0)
-    if not plain or attributes["causal"] != 1 or {attributes["k_quant_type"], attributes["v_quant_type"]} != {"NONE"}:
-        raise NotUnderstood("GroupQueryAttention with an empty window, a softcap, a smooth softmax or quantised keys")
-    if ("cos_cache" in optional) != bool(attributes["do_rotary"]):
-        raise NotUnderstood("GroupQueryAttention with tables and without rotary embedding, or the reverse")
-    q, has_past = type_of(node), node.present(3)
-    if q.rank != 3 or (has_past and type_of(node, 3).rank != 4):
-        raise NotUnderstood(f"GroupQueryAttention of {q}")
-    length = q.shape[1]
-    past = type_of(node, 3).shape[2] if has_past else 0
-    last, total = node.everywhere(5), node.everywhere(6)
-    if (
-        last is None
-        or total is None
-        or same_dim(last, past + length - 1) is not True
-        or same_dim(total, past + length) is not True
-    ):
-        raise NotUnderstood("GroupQueryAttention with sequence lengths that are computed, unequal or not those of its cache")
-    counted = type_of(node, 5)
-    if counted.rank != 1 or same_dim(counted.shape[0], q.shape[0]) is not True:
-        raise NotUnderstood(f"GroupQueryAttention of {q} with {counted} lengths")
-    heads, groups = int(attributes["num_heads"]), int(attributes["kv_num_heads"])
-    attrs = {
-        "num_heads": heads,
-        "kv_num_heads": groups,
-        "scale": resolved_scale(attributes["scale"], divided(q.shape[-1], heads + 2 * groups if packed else heads)),
-        "rotary_interleaved": bool(attributes["rotary_interleaved"]) if attributes["do_rotary"] else False,
-        **({"local_window_size": window} if window > 0 and not at_most(past + length, window) else {}),
-        **({"past": True} if has_past else {}),
-        **({"packed": True} if packed else {}),
-    }
-    return Reading(attrs, tuple(i for i, name in enumerate(_GQA_INPUTS) if node.present(i) and i not in (5, 6)))
-
-
-def _write_group_query(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
-    names = _gqa_names(attrs, len(types))
-    of = dict(zip(names, types, strict=True))
-    _, new, past = _gqa_sizes(attrs, of)
-    batch, length = integers((types[0].shape[0], past + new), "the lengths of GroupQueryAttention").tolist()
-    lengths = {"seqlens_k": np.full((batch,), length - 1, np.int32), "total_sequence_length": np.asarray(length, np.int32)}
-    form = {**{name: attrs[name] for name in ("num_heads", "kv_num_heads")}, "scale": written_scale(attrs)}
-    if "local_window_size" in attrs:
-        form["local_window_size"] = attrs["local_window_size"]
-    if "cos_cache" in of:
-        form |= {"do_rotary": 1, "rotary_interleaved": int(attrs["rotary_interleaved"])}
-        rows = of["cos_cache"].shape[0]
-        if not isinstance(rows, int) or rows < length:
-            raise NotExpressible(f"GroupQueryAttention of {length} positions with a table {of['cos_cache']}")
-    places: dict[str, FormInput] = {**{name: i for i, name in enumerate(names)}, **lengths}
-    inputs = tuple(places.get(name) for name in _GQA_INPUTS[:9])
-    return OnnxForm("GroupQueryAttention", inputs, form, RUNTIME_DOMAIN, names_all="past_key" in of)
-
-
-def _ranks_group_query(attrs: AttrMap, count: int) -> list[int]:
-    return [4 if name.startswith("past") else 2 if name.endswith("cache") else 3 for name in _gqa_names(attrs, count)]
-
-
-define(
-    "GroupQueryAttention",
-    (1, 7),
-    _group_query,
-    check=_check_group_query,
-    read=_read_group_query,
-    write=_write_group_query,
-    contract=contract("GroupQueryAttention", "num_heads kv_num_heads scale do_rotary rotary_interleaved local_window_size", 9),
-    ranks=_ranks_group_query,
-    traits=replace(_ATTENTION, one_dtype=True),
-    runtime=RuntimeFacts(kernels=3),
-    samples=(
-        "GroupQueryAttention[kv_num_heads=4,num_heads=12,scale=0.125](q, k, v) | q:[1,30,384] k:[1,30,128] v:[1,30,128]",
-        "GroupQueryAttention[kv_num_heads=4,num_heads=12,scale=0.125](q, k, v, c, s) "
-        "| q:[1,30,384] k:[1,30,128] v:[1,30,128] c:[30,16] s:[30,16]",
-        "GroupQueryAttention[kv_num_heads=2,local_window_size=32,num_heads=4,scale=0.125](q, k, v) "
-        "| q:[1,128,256] k:[1,128,128] v:[1,128,128]",
-        "GroupQueryAttention[kv_num_heads=4,num_heads=12,past=true,scale=0.125](q, k, v, p, r, c, s) "
-        "| q:[1,1,384] k:[1,1,128] v:[1,1,128] p:[1,4,29,32] r:[1,4,29,32] c:[30,16] s:[30,16]",
-        "GroupQueryAttention[kv_num_heads=4,num_heads=12,packed=true,past=true,scale=0.125](q, p, r) "
-        "| q:[1,1,640] p:[1,4,29,32] r:[1,4,29,32]",
-    ),
-    defaults={"rotary_interleaved": False},
 )

@@ -71,7 +71,9 @@ ATTRIBUTE_KINDS = {
         ("axis", "block", "channels", "columns", "drop", "end", "group", "k", "kv_num_heads", "length", "limit", "mask_axes"),
         AttributeKind.WHOLE,
     ),
-    **dict.fromkeys(("local_window_size", "num_heads", "rows", "size", "spatial", "start"), AttributeKind.WHOLE),
+    **dict.fromkeys(
+        ("length_axes", "local_window_size", "num_heads", "rows", "size", "spatial", "start", "total"), AttributeKind.WHOLE
+    ),
     **dict.fromkeys(("transBatchA", "transBatchB"), AttributeKind.WHOLE),
     **dict.fromkeys(
         ("axes", "begins", "dilations", "ends", "kernel", "pads", "perm", "qkv_hidden_sizes", "repeats"), AttributeKind.WHOLES

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,6 +21,7 @@ from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, product
 from mugraph.terms.term import walk
+from rewriter.kernels.caches import attention_apart
 from rewriter.kernels.chunks import ChunkedAttention
 from rewriter.kernels.drafts import KernelRules
 from rewriter.kernels.fuse.builder import NotFusable
@@ -144,19 +145,21 @@ class KernelProposals:
 
     def starts(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         """The candidate with its masks as masks of positions, for a search to begin from: behind an operator of the runtime that
-        takes a mask as a tensor no rule sees what it shows. And the candidate whose attention in chunks is masked attention.
+        takes a mask as a tensor no rule sees what it shows. And the candidates whose attention in chunks is masked attention, and
+        whose attention that appends to a cache is apart from that.
 
         Args:
             moves, candidate: as for :meth:`children`.
         """
         if moves.prices.costs.provider == self.provider:
             yield from positioned(moves, candidate)
-            yield from self._whole(moves, candidate)
+            yield from self._everywhere(moves, candidate, self._chunked.rules(candidate.graph))
+            yield from self._everywhere(moves, candidate, attention_apart(candidate.graph))
 
-    def _whole(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
-        """The candidate with masked attention wherever it attends in chunks."""
+    def _everywhere(self, moves: Moves, candidate: Candidate, rules: Iterable[Rule]) -> Iterator[Candidate]:
+        """The candidate after some rules, each wherever it applies."""
         current = candidate
-        for rule in self._chunked.rules(candidate.graph):
+        for rule in rules:
             current = self._take(moves, current, self._rules.direction(rule)) or current
         if current is not candidate:
             yield current

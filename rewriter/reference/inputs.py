@@ -254,7 +254,8 @@ def random_inputs(
     """Fresh random inputs of the measured sizes: normal floats; integers by what the model does with them, else 0 and 1.
 
     Integers that index a table lie within it; lengths, which are compared with positions, within these; what says how large
-    something is, is small and positive; among those that are compared with a number, some are that number.
+    something is, is small and positive; what says which positions of sequences with several new ones count, is 1; among those
+    that are compared with a number, some are that number.
     At another scale some floats are 0, all of the first row are negative, and integers that index a table are the first and the
     last that it has.
 
@@ -307,7 +308,7 @@ def _integers(use: InputUse, shape: tuple[int, ...], generator: np.random.Genera
         return np.asarray(generator.integers(1, _LARGEST + 1, shape))
     if use.numbers:
         return np.asarray(use.numbers)[generator.integers(0, len(use.numbers), shape)]
-    values = np.asarray(generator.random(shape) < 0.8, np.int64)
+    values = np.asarray((generator.random(shape) < 0.8) | use.fills, np.int64)
     if values.ndim and values.size:
         values[..., 0] = 1  # a mask that hides everything is no test
     return values

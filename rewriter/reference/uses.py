@@ -38,6 +38,8 @@ _TABLES = {"Gather": 1, "GatherElements": 1, "ScatterElements": 1, "ScatterND": 
 _ORDERS = frozenset(("Less", "LessOrEqual", "Greater", "GreaterOrEqual"))
 _SIZING = frozenset(("Range", "ConstantOfShape", "Tile", "TopK"))
 """ONNX operators to which a number is the size of what they make."""
+_FILLED = frozenset(("GroupQueryAttention",))
+"""Those to which numbers are lengths of sequences: of several new positions no result is defined where they are filled up."""
 _LOGIC = frozenset(("Not", "And", "Or", "Xor"))
 _MOST = 6
 """Choices that are tried."""
@@ -53,6 +55,7 @@ class InputUse:
         last: the last of the positions that they are compared with, as lengths are; 0 where there are none.
         is_size: they say how large something is.
         decides: one of them decides which branch is taken.
+        fills: they say of sequences with several new positions how long each is, or which of its positions count.
     """
 
     bound: int = 0
@@ -60,6 +63,7 @@ class InputUse:
     last: int = 0
     is_size: bool = False
     decides: bool = False
+    fills: bool = False
 
 
 def use_of(model: Model, name: str, sizes: Mapping[str, Dim]) -> InputUse:
@@ -89,7 +93,11 @@ def use_of(model: Model, name: str, sizes: Mapping[str, Dim]) -> InputUse:
             is_size = True
         elif op_type == "If" and position == 0:  # the others are what its branches read
             decides = True
-    return InputUse(min(bounds, default=0), tuple(numbers), last, is_size, decides)
+    counted = _readers(model, model.values[name], _PASSING | {"Sub"})
+    fills = any(
+        _op_type(model, node) in _FILLED and _size(model.graph.type(node.inputs[0]), -2, sizes) != 1 for node, _ in counted
+    )
+    return InputUse(min(bounds, default=0), tuple(numbers), last, is_size, decides, fills)
 
 
 def choices(model: Model, sizes: Mapping[str, Dim]) -> list[dict[str, float]]:
@@ -108,7 +116,7 @@ def choices(model: Model, sizes: Mapping[str, Dim]) -> list[dict[str, float]]:
     return [first, *others][:_MOST]
 
 
-def _readers(model: Model, value: int) -> Iterator[tuple[Node, int]]:
+def _readers(model: Model, value: int, passing: frozenset[str] = _PASSING) -> Iterator[tuple[Node, int]]:
     """The nodes that read a value, or what is it moved or counted, each with the position of its operand; within bodies, too."""
     tables, stack, seen = model.tables, [value], set[int]()
     inner: dict[int, list[int]] = {}
@@ -126,7 +134,7 @@ def _readers(model: Model, value: int) -> Iterator[tuple[Node, int]]:
             op_type = _op_type(model, node)
             is_truth = (type_ := tables.types[current]) is not None and type_.dtype == DataType.BOOL
             is_picked = op_type in _PICKING and node.inputs[0] == current
-            if op_type in _PASSING or is_picked or (is_truth and op_type in _LOGIC):
+            if op_type in passing or is_picked or (is_truth and op_type in _LOGIC):
                 stack += node.values
 
 

@@ -38,13 +38,13 @@ def repeat_numbering(rule: Rule) -> list[str]:
     missing = _unsaid(rule)
     if missing:
         return [f"no condition says the shape of {', '.join(missing)}"]
+    types = infer_types([*rule.source, *rule.target], rule.types)
+    if taken_apart(rule.source, rule.types) == taken_apart(rule.target, rule.types):
+        return []  # one program, under the names of what its operators are composed of: its entries are what they are
     infinite = [name for name, type_ in rule.types.items() if type_.dtype in FLOATS and not _is_finite(rule, name)]
     if infinite:
         return [f"no condition says that {', '.join(infinite)} is finite"]
-    types = infer_types([*rule.source, *rule.target], rule.types)
     shapes = [concrete(type_.shape) for type_ in types.values()]
-    if None not in shapes and taken_apart(rule.source, rule.types) == taken_apart(rule.target, rule.types):
-        return []  # one program, under the names of what its operators are composed of: its entries are what they are
     if any(shape is None or math.prod(shape) > MOST_ENTRIES for shape in shapes):
         return [f"a tensor has a symbolic size or more than {MOST_ENTRIES} entries"]
     domain = Numbered()

@@ -226,6 +226,7 @@ def _caches() -> list[Case]:
             Case("GroupQueryAttention", [*apart, *rest], {**grouped, "local_window_size": 3}, (5, 6), three),
             Case("GroupQueryAttention", [(batch, new, 8 * size), None, None, *rest], grouped, (5, 6), three),
         ]
+    cases += _counted_caches()
     onnx_: dict[str, Any] = {"domain": "", "opset": 23, "outputs": three}
     wide, packed = [(2, 4, 3, 8), (2, 2, 3, 8), (2, 2, 3, 6)], {"q_num_heads": 4, "kv_num_heads": 2}
     past = [(2, 2, 4, 8), (2, 2, 4, 6)]
@@ -249,6 +250,37 @@ def _caches() -> list[Case]:
         Case("Attention", [(2, 4, 3, 8), *buffers, None, None, None, counts], {"is_causal": 1}, **static),
         Case("Attention", [(2, 4, 3, 8), *buffers, None, None, None, counts], {}, **static),
     ]
+    return cases
+
+
+def _counted_caches() -> list[Case]:
+    """GroupQueryAttention whose lengths are operands: of sequences of unequal length, behind caches that grow and longer ones."""
+    cases = []
+    three, grouped = ("y0", "y1", "y2"), {"num_heads": 4, "kv_num_heads": 2}
+    tables = {**grouped, "do_rotary": 1}
+    for last, past, total, rotary, further in (
+        ([6, 3], 6, 7, False, {}),  # it grows, and one is shorter
+        ([0, 4, 2], 9, 5, True, {}),  # a buffer that is longer than what counts, and a sequence without a past
+        ([[5], [1]], 6, 6, True, {"rotary_interleaved": 1}),
+        ([7, 2], 7, 8, True, {"local_window_size": 3}),
+        ([7, 2], 11, 8, False, {"softcap": 1.5}),
+        ([0, 0], 0, 1, True, {}),  # nothing was before
+        ([0], 5, 1, False, {}),
+    ):
+        size, batch = 16 if rotary else 8, len(last)
+        rest = [(batch, 2, past, size)] * 2 + [np.asarray(last, I32), np.asarray(total, I32)] + [(9, 8)] * 2 * rotary
+        attrs = {**(tables if rotary else grouped), **further}
+        apart = [(batch, 1, 4 * size), (batch, 1, 2 * size), (batch, 1, 2 * size)]
+        cases += [Case("GroupQueryAttention", [*apart, *rest], attrs, (6,), three)]
+        cases += [Case("GroupQueryAttention", [(batch, 1, 8 * size), None, None, *rest], attrs, (6,), three)]
+    for last, past, total, further in (
+        ([7], 12, 8, {}),  # a prompt that goes on
+        ([2], 12, 3, {}),  # a prompt, into an empty buffer
+        ([6], 4, 7, {"local_window_size": 2}),
+        ([8], 6, 9, {"softcap": 2.0}),
+    ):
+        rest = [(1, 2, past, 16)] * 2 + [np.asarray(last, I32), np.asarray(total, I32), (9, 8), (9, 8)]
+        cases += [Case("GroupQueryAttention", [(1, 3, 128), None, None, *rest], {**tables, **further}, (6,), three)]
     return cases
 
 

@@ -45,6 +45,15 @@ def run_node(
 
     ``written`` receives the model as onnxruntime prepared it; without ``runs`` it is only loaded.
     """
+    session, fed = session_of_node(node, inputs, opset, constants, written)
+    results: list[np.ndarray] = session.run(None, fed) if runs else []
+    return results
+
+
+def session_of_node(
+    node: onnx.NodeProto, inputs: Inputs, opset: int, constants: Sequence[int] = (), written: Path | None = None
+) -> tuple[onnxruntime.InferenceSession, dict[str, np.ndarray]]:
+    """A session of a node, and what it is fed; arguments as of :func:`run_node`."""
     given = {name: np.asarray(value) for name, value in zip(node.input, inputs, strict=True) if value is not None}
     fixed = {f"x{i}" for i in constants}
     graph = helper.make_graph(
@@ -68,10 +77,7 @@ def run_node(
     if written is not None:
         options.optimized_model_filepath = str(written)
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-    if not runs:
-        return []
-    results: list[np.ndarray] = session.run(None, {name: value for name, value in given.items() if name not in fixed})
-    return results
+    return session, {name: value for name, value in given.items() if name not in fixed}
 
 
 def type_of(value: np.ndarray) -> TensorType:

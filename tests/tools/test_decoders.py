@@ -59,7 +59,12 @@ def feeds(which: Decoder, batch: int, past: int) -> dict[str, np.ndarray]:
     kind = np.float16 if which.half else np.float32
     words = generator.integers(0, which.words, (batch, which.new))
     shape = (batch, which.key_heads, past, which.size)
-    return {"input_ids": words, **{name: generator.standard_normal(shape).astype(kind) for name, _ in cache_names(which.layers)}}
+    counted = {"attention_mask": np.ones((batch, past + which.new), np.int64)} if which.spelling == "genai" else {}
+    return {
+        "input_ids": words,
+        **counted,
+        **{name: generator.standard_normal(shape).astype(kind) for name, _ in cache_names(which.layers)},
+    }
 
 
 def results(model: onnx.ModelProto, fed: dict[str, np.ndarray], fuses: bool = True) -> list[np.ndarray]:
@@ -74,8 +79,8 @@ def results(model: onnx.ModelProto, fed: dict[str, np.ndarray], fuses: bool = Tr
 @pytest.mark.parametrize("past", [1, 9])
 def test_spellings_give_equal_numbers(spelling: Spelling, past: int) -> None:
     which = spelled(spelling)
-    fed = feeds(which, 2, past)
-    expected = results(decoder_step(replace(which, spelling="explicit")), fed)
+    fed, explicit = feeds(which, 2, past), replace(which, spelling="explicit")
+    expected = results(decoder_step(explicit), {name: array for name, array in fed.items() if name != "attention_mask"})
     actual = results(decoder_step(which), fed)
     assert [x.shape for x in actual] == [x.shape for x in expected]
     assert expected[1].shape == (2, which.key_heads, past + 1, which.size)
@@ -83,7 +88,7 @@ def test_spellings_give_equal_numbers(spelling: Spelling, past: int) -> None:
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
 
 
-SEVERAL: dict[Spelling, int] = {"explicit": 2, "attention": 2, "grouped": 1, "packed": 1}
+SEVERAL: dict[Spelling, int] = {"explicit": 2, "attention": 2, "grouped": 1, "packed": 1, "genai": 1}
 """Whose step may take several words, and of how many sequences: onnxruntime's GroupQueryAttention takes them of one."""
 
 
@@ -96,7 +101,8 @@ def test_several_words_are_as_many_steps(spelling: Spelling, past: int) -> None:
     logits, *present = results(decoder_step(which), fed)
     one_word, cache, single = decoder_step(replace(which, new=1)), {n: fed[n] for n, _ in cache_names(which.layers)}, []
     for at in range(3):
-        expected, *parts = results(one_word, {"input_ids": fed["input_ids"][:, at : at + 1], **cache})
+        counted = {name: array[:, : past + at + 1] for name, array in fed.items() if name == "attention_mask"}
+        expected, *parts = results(one_word, {"input_ids": fed["input_ids"][:, at : at + 1], **counted, **cache})
         cache = dict(zip(cache, parts, strict=True))
         single.append(expected)
     for one, other in zip((logits, *present), (np.concatenate(single, axis=1), *cache.values()), strict=True):
@@ -206,6 +212,7 @@ def attending(which: Decoder) -> tuple[Model, Moves, Candidate]:
     matches = Matches.of([], RangeOracle({}), "cuda", model.opset)
     moves, proposals = Moves(matches, Prices(costs, matches.fusions)), KernelProposals()
     start = moves.start(model.graph)
+    (start,) = proposals.starts(moves, start) if which.spelling == "genai" else (start,)
     found = []
     for fusable in propose(start.graph):
         operators = [part.op for part in walk(fusable.terms)]
@@ -244,8 +251,9 @@ def words_of(proto: bytes, which: Decoder, batch: int, count: int) -> list[np.nd
     cache, prompt = {name: empty for name, _ in names}, np.random.default_rng(batch).integers(0, which.words, (batch, 3))
     text = [prompt[:, at : at + 1] for at in range(3)]
     for at in range(count + 2):
-        position = {"position": np.full(batch if which.spelling == "tensorscatter" else 1, at)} if fixed else {}
-        logits, *present = session.run(None, {"input_ids": text[at], **cache, **position})
+        told = {"position": np.full(batch if which.spelling == "tensorscatter" else 1, at)} if fixed else {}
+        told |= {"attention_mask": np.ones((batch, at + 1), np.int64)} if which.spelling == "genai" else {}
+        logits, *present = session.run(None, {"input_ids": text[at], **cache, **told})
         cache = {name: array for (name, _), array in zip(names, present, strict=True)}
         if at >= 2:
             text.append(logits.argmax(-1))
@@ -263,6 +271,47 @@ def test_64_words_behind_a_prompt_are_those_of_the_original(spelling: Spelling) 
         original, ours = (words_of(p, which, batch, 64) for p in (decoder_step(which).SerializeToString(), written))
         assert len(ours) == 67 and all(map(np.array_equal, original, ours))
         assert len(np.unique(np.stack(ours[3:]))) > 5
+
+
+def counted_words(proto: bytes, which: Decoder, lengths: list[int], count: int) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The likeliest words behind prompts of unequal lengths, and the buffers, one each, that are read and written."""
+    session, generator = ort.InferenceSession(proto, providers=["CPUExecutionProvider"]), np.random.default_rng(len(lengths))
+    batch, names = len(lengths), cache_names(which.layers)
+    buffers = {}
+    for before, _ in names:
+        rows = generator.standard_normal((batch, which.key_heads, which.room, which.size)).astype(np.float32)
+        buffers[before] = ort.OrtValue.ortvalue_from_numpy(rows)
+    words, found = generator.integers(0, which.words, (batch, 1)), []
+    for step in range(count):
+        mask = np.zeros((batch, max(lengths) + step + 1), np.int64)
+        for sequence, length in enumerate(lengths):
+            mask[sequence, : length + step + 1] = 1
+        binding = session.io_binding()
+        binding.bind_cpu_input("input_ids", words)
+        binding.bind_cpu_input("attention_mask", mask)
+        binding.bind_output("logits", "cpu")
+        for before, after in names:
+            binding.bind_ortvalue_input(before, buffers[before])
+            binding.bind_ortvalue_output(after, buffers[before])
+        session.run_with_iobinding(binding)
+        words = binding.get_outputs()[0].numpy().argmax(-1)
+        found.append(words)
+    return np.concatenate(found, axis=1), [value.numpy().copy() for value in buffers.values()]
+
+
+def test_64_words_of_unequal_sequences_in_one_buffer_are_those_of_the_original() -> None:
+    """The cache is read and written where it lies: onnxruntime's operator appends, and the kernel attends to what counts."""
+    which = replace(SMALL, spelling="genai", layers=1, room=96)
+    model, _, candidate = attending(which)
+    written = to_bytes(model, candidate.graph)
+    nodes = Counter(node.op_type for node in onnx.ModelProto.FromString(written).graph.node)
+    assert (nodes["Kernel"], nodes["GroupQueryAttention"]) == (1, 1)
+    for lengths in ([3], [20, 0, 7, 11]):
+        (ours, buffers), (words, others) = (
+            counted_words(proto, which, lengths, 64) for proto in (written, decoder_step(which).SerializeToString())
+        )
+        assert np.array_equal(ours, words) and len(np.unique(ours)) > 5
+        assert all(map(np.array_equal, buffers, others))
 
 
 def test_lengths_that_the_file_computes_stay_where_operands_change() -> None:

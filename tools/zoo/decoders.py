@@ -22,13 +22,17 @@ from tools.zoo.draws import Array, gain, normal
 
 __all__ = ["FIXED", "LLAMA_STEP", "SPELLINGS", "STORES", "Decoder", "Spelling", "cache_names", "decoder_step", "step_weights"]
 
-Spelling = Literal["explicit", "attention", "grouped", "packed", "multihead", "tensorscatter", "scatternd", "elements", "chosen"]
-SPELLINGS: tuple[Spelling, ...] = ("explicit", "attention", "grouped", "packed", "multihead")
+Spelling = Literal[
+    "explicit", "attention", "grouped", "packed", "multihead", "genai", "tensorscatter", "scatternd", "elements", "chosen"
+]
+SPELLINGS: tuple[Spelling, ...] = ("explicit", "attention", "grouped", "packed", "multihead", "genai")
 """With a cache that grows. ``explicit``: the cache is concatenated and heads are repeated, as torch.onnx exports transformers'
 Llama (opset 20). ``attention``: operators Attention, RotaryEmbedding and RMSNormalization of ONNX with past and present (opset
-23). ``grouped``: onnxruntime's GroupQueryAttention and its normalisations, as onnxruntime-genai's builder writes them;
+23). ``grouped``: onnxruntime's GroupQueryAttention and its normalisations, of sequences that are as long as the cache;
 ``packed``: the same of one product for queries, keys and values. ``multihead``: onnxruntime's MultiHeadAttention and
-RotaryEmbedding, of as many heads of keys as of queries."""
+RotaryEmbedding, of as many heads of keys as of queries. ``genai``: as onnxruntime-genai's builder writes it (opset 21): one
+product, and lengths that are sums of a mask, ``attention_mask``, int64[batch,total]; the cache may be longer than what counts,
+and is as long as it was then."""
 FIXED: tuple[Spelling, ...] = ("tensorscatter", "scatternd", "elements", "chosen")
 """With a cache of a fixed size. ``tensorscatter``: TensorScatter, and Attention with ``nonpad_kv_seqlen`` (opset 24). The others
 are plain operators (opset 20), whose attention is masked behind the position: the new one is written by ScatterND along the
@@ -179,6 +183,8 @@ def _model(which: Decoder, body: str, tensors: Mapping[str, Array]) -> onnx.Mode
     )
     if which.spelling in FIXED:
         inputs.append(f"int64[{batch if which.spelling == 'tensorscatter' else 1}] position")
+    if which.spelling == "genai":
+        inputs.append(f"int64[{batch},{total}] attention_mask")
     for before, after in cache_names(which.layers):
         inputs.append(f"{kind}[{cache},{past},{which.size}] {_plain(before)}")
         outputs.append(f"{kind}[{cache},{total},{which.size}] {_plain(after)}")
@@ -209,9 +215,11 @@ def _plain(name: str) -> str:
     return name.replace(".", "_")
 
 
-_OPSETS: Mapping[Spelling, int] = {"attention": 23, "tensorscatter": 24}
-_RUNTIME: tuple[Spelling, ...] = ("grouped", "packed", "multihead")
+_OPSETS: Mapping[Spelling, int] = {"attention": 23, "tensorscatter": 24, "genai": 21}
+_RUNTIME: tuple[Spelling, ...] = ("grouped", "packed", "multihead", "genai")
 """Written in operators of onnxruntime's own."""
+_JOINED: tuple[Spelling, ...] = ("packed", "genai")
+"""Whose queries, keys and values are one product."""
 _WIDE = ("frequencies", "two", "epsilon")
 """What stays in single precision in a half-precision model: the angles are computed so, as transformers' models do."""
 
@@ -275,6 +283,10 @@ _GROUPED = """
     total64 = Add(past1, new1) total1 = Cast<to = 6>(total64)
     total = Squeeze(total1)
 """
+_GENAI = """
+    counts = ReduceSum<keepdims = 1>(attention_mask, at1) last64 = Sub(counts, at1) lengths = Cast<to = 6>(last64)
+    mask_shape = Shape(attention_mask) total64 = Gather<axis = 0>(mask_shape, one) total = Cast<to = 6>(total64)
+"""
 _ATTENTION = """
     batch1 = Shape<start = 0, end = 1>(input_ids) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
     position_shape = Concat<axis = 0>(batch1, new1) steps = Range(zero, news, one) following = Add(steps, past1)
@@ -301,6 +313,7 @@ _PREPARED: Mapping[Spelling, str] = {
     "attention": _ATTENTION,
     "grouped": _GROUPED,
     "packed": _GROUPED,
+    "genai": _GENAI,
     "multihead": _ATTENTION,
     "tensorscatter": _TENSORSCATTER,
     **dict.fromkeys(("scatternd", "elements", "chosen"), _FIXED),
@@ -315,7 +328,7 @@ def _layer(n: int, x: str, which: Decoder) -> str:
     def by(name: str, operand: str, rows: int, columns: int) -> str:
         return _product(f"{name}{n}", f"{operand}{n}", f"{name}w{n}", rows, columns, which)
 
-    columns = {"qkv": hidden + 2 * of_keys} if which.spelling == "packed" else {"q": hidden, "k": of_keys, "v": of_keys}
+    columns = {"qkv": hidden + 2 * of_keys} if which.spelling in _JOINED else {"q": hidden, "k": of_keys, "v": of_keys}
     return f"""{_norm(f"before{n}", x, which, f"beforew{n}")}
         {" ".join(by(name, "before", hidden, count) for name, count in columns.items())} {attend(n, which)}
         {by("o", "side", hidden, hidden)} middle{n} = Add({x}, o{n})
@@ -329,7 +342,7 @@ def _norm(name: str, x: str, which: Decoder, weight: str = "lastw") -> str:
     """A normalisation by the root of the mean square; in half precision its statistics are single."""
     if which.spelling in _RUNTIME:
         return f"{name} = SimplifiedLayerNormalization<axis = -1, epsilon = 0.000001, stash_type = 1>({x}, {weight})"
-    if which.spelling in _OPSETS:
+    if _OPSETS.get(which.spelling, 0) >= 23:
         return f"{name} = RMSNormalization<axis = -1, epsilon = 0.000001>({x}, {weight})"
     wide = f"{name}_x = Cast<to = 1>({x})"
     return f"""{wide} {name}_p = Pow({name}_x, two) {name}_m = ReduceMean<keepdims = 1>({name}_p, last1)
@@ -412,7 +425,7 @@ def _counted_attention(n: int, which: Decoder) -> str:
 
 
 def _grouped_attention(n: int, which: Decoder) -> str:
-    operands = f"qkv{n}, , " if which.spelling == "packed" else f"q{n}, k{n}, v{n}"
+    operands = f"qkv{n}, , " if which.spelling in _JOINED else f"q{n}, k{n}, v{n}"
     return f"""side{n}, present_{n}_key, present_{n}_value = com.microsoft.GroupQueryAttention<
             num_heads = {which.heads}, kv_num_heads = {which.key_heads}, do_rotary = 1>(
             {operands}, past_key_values_{n}_key, past_key_values_{n}_value, lengths, total, cosines, sines)"""
@@ -428,6 +441,7 @@ _ATTEND: Mapping[Spelling, Callable[[int, Decoder], str]] = {
     "attention": _standard_attention,
     "grouped": _grouped_attention,
     "packed": _grouped_attention,
+    "genai": _grouped_attention,
     "multihead": _multihead_attention,
     "tensorscatter": _counted_attention,
 }

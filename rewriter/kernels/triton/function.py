@@ -164,12 +164,15 @@ class FunctionWriter:
             self._accumulators.start(accumulator)
         listed = self._masks.listed
         if listed is None:
-            low, high = self._shown.narrowed(*self._bounds.skipped(*self._part_bounds(loop)))
+            low, high = self._bounds.skipped(*self._part_bounds(loop))
             part = late_part(block)
-            if part is not None:
+            if part is None:
+                low, high = self._shown.narrowed(low, high)
+            else:  # keys of a cache may be hidden, and what is new behind them is seen
                 tile = tiling[loop]
                 text.assign(f"{loop}_late", f"{text.size(part.start)} // {tile} * {tile}")
-                text.line(f"for {loop}_start in {self._range(f'{low}, tl.minimum({high}, {loop}_late), {tile}')}:")
+                bounds = self._shown.narrowed(low, f"tl.minimum({high}, {loop}_late)")
+                text.line(f"for {loop}_start in {self._range(', '.join((*bounds, str(tile))))}:")
                 with text.indented(), self._values.standing_before(part):
                     self._write_iteration(loop)
                 low = f"tl.maximum({low}, {loop}_late)"

@@ -103,8 +103,9 @@ def _causal(case: Case) -> bool:
 
 
 def _counted(case: Case) -> bool:
-    """Whether an operand of ONNX's Attention says how many keys count."""
-    return (case.domain, case.op) == ("", "Attention") and len(case.inputs) == 7
+    """Whether an operand says how many keys count."""
+    given = len(case.inputs) == 7 if not case.domain else case.op == "GroupQueryAttention" and 5 not in case.constants
+    return case.op.endswith("Attention") and given
 
 
 @pytest.mark.parametrize("case", CASES[::2], ids=str)
@@ -152,6 +153,9 @@ def test_exact_and_abstract_domains(case: Case) -> None:
         ("GroupQueryAttention", "past", None),
         ("GroupQueryAttention", "rotary_interleaved", None),
         ("GroupQueryAttention", "local_window_size", 3),
+        ("GroupQueryAttention", "softcap", 2.5),
+        ("GroupQueryAttention", "total", 40),
+        ("GroupQueryAttention", "length_axes", 3),
         ("RotaryEmbedding", "interleaved", None),
     ],
 )

@@ -52,13 +52,13 @@ from tests.support.onnx_helpers import inferred, type_of
         (Case("Attention", [(2, 5, 6), (6, 24), (24,), np.ones((2,), I32)], {"num_heads": 2}), "mask"),
         (Case("Attention", [(2, 5, 6), (6, 24), (24,)], {"num_heads": 2}, outputs=("y0", "y1")), "cache"),
         (Case("Attention", [(2, 5, 6), (6, 24), (24,)], {"num_heads": 2, "do_rotary": 1}), "rotary"),
-        (Case("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2}), "sequence lengths"),
-        (Case("GroupQueryAttention", PADDED, {"num_heads": 4, "kv_num_heads": 2}, (5, 6)), "sequence lengths"),
+        (Case("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2}), "a total that is no size of the model"),
+        (Case("GroupQueryAttention", PADDED, {"num_heads": 4, "kv_num_heads": 2}, (5, 6)), "and no cache"),
         (Case("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "local_window_size": 0}, (5, 6)), "window"),
         (Case("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, (5, 6)), "tables"),
         (
             Case("GroupQueryAttention", [*GQA[:3], (2, 2, 1, 8), *GQA[4:]], {"num_heads": 4, "kv_num_heads": 2}, (5, 6)),
-            "not those of its cache",
+            "past keys and no past values",
         ),
         (
             Case("GroupQueryAttention", [*GQA, None, None, IDS], {"num_heads": 4, "kv_num_heads": 2}, (5, 6)),

@@ -46,7 +46,8 @@ def inputs_of(kernel: Kernel, past: int, batch: int = 2) -> dict[str, np.ndarray
     shapes = {"q": (batch, GROUPS * REPEATS, 1, SIZE)}
     shapes |= {f"{name}old": (batch, GROUPS, past, SIZE) for name in "kv"}
     shapes |= {f"{name}new": (batch, GROUPS, 1, SIZE) for name in "kv"}
-    return {t.name: generator.standard_normal(shapes[t.name]).astype(t.type.dtype.numpy()) for t in kernel.inputs}
+    floats = [t for t in kernel.inputs if t.name in shapes]
+    return {t.name: generator.standard_normal(shapes[t.name]).astype(t.type.dtype.numpy()) for t in floats}
 
 
 def test_heads_that_share_keys_are_rows_of_one_block() -> None:
@@ -199,6 +200,46 @@ def test_as_many_keys_count_as_the_run_tells(interpreter: Interpreter, rows: int
 def test_tiles_of_keys_that_do_not_count_are_not_visited() -> None:
     text = generate(counted(1), schedules_of(counted(1))).text
     assert "t_lasts" in text and "place = t_at" in text
+
+
+def counted_cache() -> Kernel:
+    """One query a sequence over a cache, of which the run tells how much counts, and a new position behind it."""
+    kernel = over_cache(BATCH, PAST)
+    (body,) = kernel.body
+    shown = (
+        "Or(Less(Range[dtype=int64,limit=1+p,start=0](), Unsqueeze[axes=(-3,-2,-1)](n)), "
+        "BandMask[after=p,before=-1*p,columns=1+p,rows=1]())"
+    )
+    masked = str(body).replace("Softmax[axis=-1](", f"Softmax[axis=-1](Where({shown}, ", 1)
+    scores, values = masked.rsplit(", 0.25)), ", 1)
+    types = {t.name: t.type for t in kernel.inputs} | {"n": tensor(DataType.INT64, BATCH)}
+    return kernel_of_terms("counted", types, {"y": f"{scores}, 0.25), -inf)), {values}"})
+
+
+@pytest.mark.parametrize(("past", "split"), [(0, 1), (24, 1), (24, 3), (600, 1), (600, 2), (1100, 3)])
+def test_what_counts_of_a_cache_is_attended_to_with_what_is_new(interpreter: Interpreter, past: int, split: int) -> None:
+    """What lies behind what counts, whatever it is, changes nothing, wherever the part of a split loop ends."""
+    kernel = counted_cache()
+    assert why_not_proved(kernel) is None and interpret(kernel, LEAST_TESTS, 0) is None
+    inputs = inputs_of(kernel, past, batch=4) | {"n": np.asarray([0, past // 3, past, max(past - 1, 0)])}
+    (y,) = interpreter.run(kernel, schedules_of(kernel, split), inputs)
+    (expected,) = reference(kernel, inputs)
+    np.testing.assert_allclose(y, expected, rtol=3e-5, atol=3e-5)
+    for name in ("kold", "vold"):
+        for sequence, count in enumerate(inputs["n"]):
+            inputs[name][sequence, :, count:] = 7
+    (other,) = interpreter.run(kernel, schedules_of(kernel, split), inputs)
+    assert np.array_equal(other, y)
+
+
+def test_tiles_of_a_cache_that_do_not_count_are_not_visited() -> None:
+    """The first loop ends behind the last key that counts; the second, of the new key, has its own bounds."""
+    text = generate(counted_cache(), schedules_of(counted_cache())).text
+    first, second = text[text.index("    for t_start in range(0, tl.minimum((1+p), t_late)") :].split(
+        "    for t_start in tl.range"
+    )[1:]
+    assert first.splitlines()[0].startswith("(t_from, t_to, 16") and "tl.max(t_lasts" in text
+    assert second.splitlines()[0].startswith("(tl.maximum(0, t_late), (1+p), 16")
 
 
 @pytest.mark.parametrize("change", ["later", "earlier", "turned", "rows"])

@@ -26,6 +26,7 @@ from rewriter.reference import (
     unheld,
 )
 from tests.support.runs import run_model
+from tools.zoo.decoders import Decoder, decoder_step
 
 
 def test_scalar_booleans_are_fed_as_arrays(tmp_path: Path) -> None:
@@ -43,6 +44,15 @@ def draws(text: str, name: str, sizes: dict[str, Dim], **options: Any) -> np.nda
     """What several seeds feed to an input."""
     model = load(parse_model(f"{HEADER} {text}"))
     return np.concatenate([random_inputs(model, sizes, seed, **options)[name].reshape(-1) for seed in range(30)])
+
+
+@pytest.mark.parametrize(("new", "is_full"), [(1, False), (3, True)])
+def test_sequences_of_several_new_positions_are_not_filled_up(new: int, is_full: bool) -> None:
+    """What GroupQueryAttention gives behind the end of one is not defined; of one new position each has its own length."""
+    model = load(decoder_step(Decoder(layers=1, spelling="genai", new=new)))
+    masks = [random_inputs(model, {"batch": 4, "past": 9, "total": 9 + new}, seed)["attention_mask"] for seed in range(5)]
+    assert all(((mask == 0) | (mask == 1)).all() and (mask[:, 0] == 1).all() for mask in masks)
+    assert all((mask == 1).all() == is_full for mask in masks)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""Attention taken apart from what appends to its cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mugraph.onnx import load
+from mugraph.terms.term import make, make_attrs, replace_terms, walk
+from rewriter.kernels.caches import attention_apart
+from rules_db.trust.check import check
+from rules_db.trust.properties import load_axioms
+from rules_db.trust.rule import Rule
+from tools.zoo.decoders import Decoder, Spelling, decoder_step
+
+STEP = Decoder(layers=2, spelling="genai")
+
+
+def rules_of(which: Decoder) -> list[Rule]:
+    return list(attention_apart(load(decoder_step(which)).graph))
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize(("batch", "past"), [(None, None), (3, 9)])
+def test_layers_that_look_alike_have_one_rule_which_stands(batch: int | None, past: int | None, half: bool) -> None:
+    """At all sizes of their symbols: both sides are one program; the operator attends to the new position alone."""
+    (rule,) = rules_of(replace(STEP, batch=batch, past=past, half=half))
+    assert check(rule, load_axioms()) == []
+    first, *others = rule.target
+    assert "GroupQueryAttention" not in {term.op for term in walk([first])}
+    assert [(term.op, term.out, term.attr("local_window_size")) for term in others] == [
+        ("GroupQueryAttention", 1, 1),
+        ("GroupQueryAttention", 2, 1),
+    ]
+
+
+def test_a_rule_about_another_program_is_refused() -> None:
+    (rule,) = rules_of(STEP)
+    first, keys, values = rule.target
+    (less,) = (term for term in walk([first]) if term.op == "Less")
+    later = replace_terms(first, {less: make("LessOrEqual", less.inputs)})
+    attrs = {**dict(keys.attrs), "rotary_interleaved": True}
+    other = make(keys.op, keys.inputs, make_attrs(attrs), 1)
+    for target in ((later, keys, values), (first, other, values), (first, values, keys), (keys, keys, values)):
+        assert check(replace(rule, target=target), load_axioms()) != []
+    unsaid = tuple(condition for condition in rule.conditions if condition.predicate != "tail")
+    assert "no condition says the shape of" in check(replace(rule, conditions=unsaid), load_axioms())[0]
+
+
+@pytest.mark.parametrize("spelling", ["grouped", "packed", "attention", "tensorscatter"])
+def test_others_stay_together(spelling: Spelling) -> None:
+    """Where the cache is copied anyhow nothing is gained by a second operator."""
+    assert not rules_of(replace(STEP, spelling=spelling))
