@@ -9,6 +9,7 @@ import pytest
 from mugraph.onnx import load
 from mugraph.terms.term import make, make_attrs, replace_terms, walk
 from rewriter.kernels.caches import attention_apart
+from rules_db.exchange import format_rules, parse_rules
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Rule
@@ -27,6 +28,7 @@ def test_layers_that_look_alike_have_one_rule_which_stands(batch: int | None, pa
     """At all sizes of their symbols: both sides are one program; the operator attends to the new position alone."""
     (rule,) = rules_of(replace(STEP, batch=batch, past=past, half=half))
     assert check(rule, load_axioms()) == []
+    assert parse_rules(format_rules([rule])) == [rule]
     first, *others = rule.target
     assert "GroupQueryAttention" not in {term.op for term in walk([first])}
     assert [(term.op, term.out, term.attr("local_window_size")) for term in others] == [
