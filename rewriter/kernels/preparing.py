@@ -1,17 +1,20 @@
-"""Moves that make a candidate fit for kernels: products joined, masks computed of positions, guards that cannot act left out."""
+"""Moves that make a candidate fit for kernels: products joined, convolutions of single entries made products, masks computed of
+positions, guards that cannot act left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from mugraph.ops import ProductKind, traits_of
 from mugraph.ops.constants import POSITION_MASKS
+from mugraph.terms.term import walk
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.moves import Moves
 from rules_db.sides import facts_of
 
-__all__ = ["joined", "joins", "positioned", "shows_positions", "unguarded"]
+__all__ = ["joined", "joins", "multiplied", "multiplies", "positioned", "shows_positions", "unguarded"]
 
 _GUARD = "IsNaN"
 """What a guard against NaN asks."""
@@ -30,6 +33,16 @@ def joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
             if child is not None:
                 done.update(value for match in child.moves[-1].matches for value in match.values)
                 yield child
+
+
+def multiplied(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+    """The candidate with every convolution whose kernel is a single entry as a product of the image as it lies.
+
+    What computes on with its result may be the epilogue of a kernel then; of a convolution it is a kernel of its own.
+    """
+    current = _everywhere(moves, candidate, multiplies)
+    if current is not candidate:
+        yield current
 
 
 def positioned(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
@@ -62,6 +75,15 @@ def _unguards(direction: Direction) -> bool:
 def shows_positions(direction: Direction) -> bool:
     """Whether a direction brings a mask of positions in place of its pattern."""
     return not POSITION_MASKS.isdisjoint(facts_of(direction.replacement).ops - facts_of(direction.pattern).ops)
+
+
+def multiplies(direction: Direction) -> bool:
+    """Whether a direction makes a product of a convolution that reads the convolution's image as it lies."""
+    (pattern, *others), roots = direction.pattern, direction.replacement
+    products = [term for term in walk(roots) if is_product(term.op)]
+    if others or traits_of(pattern.op).product is not ProductKind.CONVOLUTION or len(products) != 1:
+        return False
+    return products[0].inputs[0] is pattern.inputs[0]
 
 
 def joins(direction: Direction) -> bool:

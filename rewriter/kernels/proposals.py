@@ -31,8 +31,13 @@ from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.matched import matches_of, matches_of_all
+<<<<<<< HEAD
 from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first, end_of, ends_of
 from rewriter.kernels.preparing import joined, positioned
+=======
+from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first
+from rewriter.kernels.preparing import joined, multiplied, positioned
+>>>>>>> w-vision
 from rewriter.kernels.stored import ELEMENTS, StoredKernels, pattern_rule
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
@@ -135,10 +140,10 @@ class KernelProposals:
         singles = (self._standing(moves, candidate, offer) for offer in best_first(offers, lambda place: left() >= 0))
         yield from itertools.islice((child for child in singles if child is not None), _SINGLES)
         # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
-        # a mask hides, where that is known by positions.
+        # a mask hides, where that is known by positions. What computes on with a product is a part of it, with a convolution not.
         if left() < 0:
             return
-        for prepared in itertools.chain(joined(moves, candidate), positioned(moves, candidate)):
+        for prepared in itertools.chain(multiplied(moves, candidate), joined(moves, candidate), positioned(moves, candidate)):
             current = self._in_turn(moves, prepared, self._offers(moves, prepared, left), left)
             if current is not prepared:
                 yield current

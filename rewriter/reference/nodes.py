@@ -169,9 +169,10 @@ def _computable(array: Any) -> Any:
 
 
 def _as_typed(result: Any, type_: TensorType | None) -> np.ndarray:
-    """A result rounded to the float type of its value."""
+    """A result rounded to the float type of its value, in which it may be infinite."""
     array = np.asarray(result)
-    return array.astype(type_.dtype.numpy()) if type_ is not None and type_.dtype in FLOATS else array
+    with np.errstate(over="ignore"):
+        return array.astype(type_.dtype.numpy()) if type_ is not None and type_.dtype in FLOATS else array
 
 
 def bind_shape(bound: dict[str, Dim], type_: TensorType | None, shape: Sequence[int]) -> None:

@@ -13,6 +13,9 @@ _ROWS = (
     "Transpose[perm=(1,0)](Reshape[drop=3,shape=(c*k*m,)](W)))"
 )
 
+_POINTWISE = "NhwcConv[dilations=(1,1),group=1,pads=(0,0,0,0),strides=(1,1)]"
+_PLACES = "MatMul(x, Transpose[perm=(1,0)](Reshape[drop=3,shape=(c,)](W)))"
+
 _PAD = "Pad[begins=(1,),ends=(2,),mode='constant',value=0.0](x)"
 _LENGTHS = {"n": (2, 1, 2), "c": (2, 3, 1), "l": (3, 4, 2), "d": (3, 2, 2), "k": (2, 3, 4), "g": (2, 1, 3), "m": (2, 3, 1)}
 
@@ -405,6 +408,16 @@ CONV = (
             f"Transpose[perm=(1,2,0)]({_PATCHES}(x, W)) = Reshape[drop=2,shape=(h,w,d)]({_ROWS})",
             f"Transpose[perm=(1,2,0)]({_PATCHES}(x, W, b)) = Reshape[drop=2,shape=(h,w,d)](Add({_ROWS}, b))",
         ),
+    ),
+    # Kernels of one entry over an image whose channels stand last: a product at each place, of the image as it lies.
+    Workload(
+        name="conv-pointwise",
+        variables={"x": "[n,h,w,c]", "W": "[d,1,1,c]", "b": "[d]"},
+        operators=(),
+        max_ops=0,
+        sizes=SPATIAL,
+        determined=True,
+        equations=(f"{_POINTWISE}(x, W) = {_PLACES}", f"{_POINTWISE}(x, W, b) = Add({_PLACES}, b)"),
     ),
     # Windows of a line, which may overlap, are rows of a product: kernels of every size, with strides and dilations.
     *(

@@ -38,9 +38,8 @@ class GraphReading:
 
     def live(self, node: Node) -> list[int]:
         """The values that a node computes in this graph."""
-        aliases = [v for v, (maker, _) in self.graph.definitions.items() if maker is node]
         values = [v for v in node.values if self.graph.definition(v) == (node, node.values.index(v))]
-        return sorted({*values, *aliases})
+        return sorted({*values, *self.graph.others.get(node, ())})
 
     def users(self, value: int) -> list[Node]:
         """The nodes that read a value."""
@@ -49,17 +48,14 @@ class GraphReading:
         while stack:
             for user in self.graph.users.get(stack.pop(), ()):
                 if user.op == "Identity":
-                    stack += user.values
+                    stack += self.live(user)
                 else:
                     users.append(user)
         return users
 
     def readers(self, node: Node) -> list[Node]:
         """The nodes that read what a node makes, in order."""
-        readers = {user for value in node.values for user in self.users(value)}
-        aliases = [v for v, (maker, _) in self.graph.definitions.items() if maker is node and v not in node.values]
-        for value in aliases:
-            readers |= {user for user in self.graph.users.get(value, ()) if user.op != "Identity"}
+        readers = {user for value in self.live(node) for user in self.users(value)}
         return sorted(readers, key=self.place.__getitem__)
 
     def exposed(self, nodes: set[Node] | frozenset[Node]) -> list[int]:

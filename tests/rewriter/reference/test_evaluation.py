@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from onnx.parser import parse_model
 
 from mugraph.onnx import load
 from rewriter.reference import NoReference, bind_sizes, compare, is_quantized, random_inputs, reference_outputs
+from rewriter.reference.evaluation import Evaluated
 from tests.support.runs import block, run_model
 
 
@@ -194,3 +196,13 @@ def test_a_reference_for_which_there_is_no_memory_is_none(monkeypatch: pytest.Mo
     monkeypatch.setattr("rewriter.reference.inputs.memory_limit", lambda: None)  # nothing tells how much there is
     with pytest.raises(NoReference, match=r"no memory for the reference of Neg that computes 'y' \(Unable to allocate"):
         reference_outputs(model, [feed])
+
+
+def test_what_overflows_its_type_is_infinite_and_warns_of_nothing(tmp_path: Path) -> None:
+    proto = parse_model('<ir_version: 8, opset_import: ["" : 17]> g (float16[2] x) => (float16[2] y) { y = Mul(x, x) }')
+    onnx.save(proto, tmp_path / "m.onnx")
+    model = load(tmp_path / "m.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (y,) = Evaluated(model, model.graph).run(None, {"x": np.array([2.0, 60000.0], np.float16)})
+    assert y.dtype == np.float16 and y.tolist() == [4.0, np.inf]
