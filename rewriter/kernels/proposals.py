@@ -31,13 +31,8 @@ from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.matched import matches_of, matches_of_all
-<<<<<<< HEAD
 from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first, end_of, ends_of
-from rewriter.kernels.preparing import joined, positioned
-=======
-from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first
 from rewriter.kernels.preparing import joined, multiplied, positioned
->>>>>>> w-vision
 from rewriter.kernels.stored import ELEMENTS, StoredKernels, pattern_rule
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
