@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match
-from rewriter.search.moves import SparedShare
 
 __all__ = ["KernelPlace", "Looks", "Offer", "Rivals", "SettledPlace", "best_first", "end_of", "ends_of", "once"]
 
@@ -61,15 +60,14 @@ class Offer:
     Args:
         most: microseconds that none of them saves more than, as far as is known at no expense.
         looks: build and price them.
-        shares: the sites of the place, those together at which the same nodes go away.
 
     Attributes:
         saving: microseconds that the best of the kernels saves, or no more than which it saves while nobody knows that.
         settled: its kernels, once :attr:`is_settled`.
     """
 
-    def __init__(self, place: KernelPlace, most: float, looks: Looks, shares: Sequence[SparedShare] = ()) -> None:
-        self.place, self.saving, self.shares = place, most, shares
+    def __init__(self, place: KernelPlace, most: float, looks: Looks) -> None:
+        self.place, self.saving = place, most
         self.settled: SettledPlace | None = None
         self.is_settled, self._looks = False, looks
 
@@ -78,16 +76,12 @@ class Offer:
         try:
             self.saving = min(self.saving, next(self._looks))
         except StopIteration as end:
-            self.settle(end.value)
-
-    def settle(self, settled: SettledPlace | None) -> None:
-        """Notes what is known of its kernels in the end: ``None`` where they save nothing."""
-        self.settled, self.is_settled = settled, True
-        self.saving = 0.0 if settled is None else settled.child.moves[-1].gain
+            self.settled, self.is_settled = end.value, True
+            self.saving = 0.0 if self.settled is None else self.settled.child.moves[-1].gain
 
 
-def best_first(offers: Sequence[Offer], is_wanted: Callable[[KernelPlace], bool]) -> Iterator[Offer]:
-    """The settled offers whose kernels save something, that one first which saves most.
+def best_first(offers: Sequence[Offer], is_wanted: Callable[[KernelPlace], bool]) -> Iterator[SettledPlace]:
+    """The kernels that save something, those of the place first where they save most.
 
     A place is looked at closer when no other may save more than it: so those of a place that another's kernel took meanwhile
     are not built, and those are not put in place that cost more than the nodes there.
@@ -106,7 +100,7 @@ def best_first(offers: Sequence[Offer], is_wanted: Callable[[KernelPlace], bool]
             offer.look()
             heapq.heappush(waiting, (-offer.saving, number))
         elif offer.settled is not None:
-            yield offer
+            yield offer.settled
 
 
 def end_of(match: Match) -> object:

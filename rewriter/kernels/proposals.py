@@ -23,7 +23,6 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, product
 from mugraph.terms.term import walk
 from rewriter.kernels.caches import attention_apart
 from rewriter.kernels.chunks import ChunkedAttention
-from rewriter.kernels.covers import Cover, CoverChoice
 from rewriter.kernels.drafts import KernelRules
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
@@ -31,7 +30,7 @@ from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.matched import matches_of, matches_of_all
-from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first, end_of, ends_of
+from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first
 from rewriter.kernels.preparing import joined, multiplied, positioned
 from rewriter.kernels.stored import ELEMENTS, StoredKernels, pattern_rule
 from rewriter.search.candidate import Candidate
@@ -57,8 +56,7 @@ PROVIDER = "cuda"
 """Of the models that get kernels unless another is named."""
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
-_WORTH = 0.002
-"""What other kernels than the best in turn have to save at least, of what the model takes, to be looked for."""
+
 
 _LOOKING = 0.5
 """Share of the time for kernels in which places are looked for; in the rest kernels are built there, priced, proved and taken."""
@@ -132,7 +130,7 @@ class KernelProposals:
         current = self._in_turn(moves, candidate, offers, left)
         if current is not candidate:
             yield current
-        singles = (self._standing(moves, candidate, offer) for offer in best_first(offers, lambda place: left() >= 0))
+        singles = (self._confirmed(settled.child) for settled in best_first(offers, lambda place: left() >= 0))
         yield from itertools.islice((child for child in singles if child is not None), _SINGLES)
         # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
         # a mask hides, where that is known by positions. What computes on with a product is a part of it, with a convolution not.
@@ -285,8 +283,7 @@ class KernelProposals:
 
         for place in self._places(candidate.graph, lambda: left() - kept):
             spared = moves.spared(candidate, place.sites)
-            looks = self._looks(moves, candidate, place, spared, products)
-            offers.append(Offer(place, spared.most(least), looks, spared.shares))
+            offers.append(Offer(place, spared.most(least), self._looks(moves, candidate, place, spared, products)))
         return offers
 
     def _looks(self, moves: Moves, candidate: Candidate, place: KernelPlace, spared: Spared, products: LeastOfProducts) -> Looks:
@@ -295,64 +292,24 @@ class KernelProposals:
         rivals = self._cheapest_first(moves, candidate, place.kernels())
         if not rivals:
             return None
-        price, *_ = rivals[0]
+        price, _, matches = rivals[0]
         bodies = candidate.graph.tables.bodies
         if not any(value in bodies for match in place.sites for value in match.values):  # which may run several times
             yield spared.most(lambda match: price)
-        return self._settled(moves, candidate, [(direction, matches) for _, direction, matches in rivals])
-
-    def _settled(self, moves: Moves, candidate: Candidate, rivals: Rivals) -> SettledPlace | None:
-        """A place with the first of its kernels; ``None`` where that saves nothing."""
-        child = self._priced(moves, candidate, rivals[0][1]) if rivals else None
-        return None if child is None or child.moves[-1].gain <= 0 else SettledPlace(rivals, child)
-
-    def _standing(self, moves: Moves, candidate: Candidate, offer: Offer) -> Candidate | None:
-        """The candidate with the first kernel of a settled offer alone, once it is proved or tested; ``None`` where it is wrong:
-        the offer is settled with the others then."""
-        assert offer.settled is not None
-        child = self._confirmed(offer.settled.child)
-        if child is None:
-            offer.settle(self._settled(moves, candidate, offer.settled.rivals[1:]))
-        return child
+        child = self._priced(moves, candidate, matches)
+        if child is None or child.moves[-1].gain <= 0:
+            return None
+        return SettledPlace([(direction, matches) for _, direction, matches in rivals], child)
 
     def _in_turn(self, moves: Moves, candidate: Candidate, offers: Sequence[Offer], left: Callable[[], float]) -> Candidate:
-        """The candidate with the kernels that save most together, as far as the time allows: those that come of the best in turn,
-        unless others are better that exclude some of them."""
-        current = self._best_in_turn(moves, candidate, offers, left)
-        cover = Cover([offer for offer in offers if offer.saving > 0])
-        while left() >= 0:
-            choice = cover.best()
-            if candidate.cost - choice.saving > current.cost * (1 - _WORTH):
-                break
-            fresh = [offer for offer in choice.sites if not offer.is_settled]
-            for offer in fresh:
-                if left() >= 0:
-                    offer.look()
-            if not fresh and all(left() >= 0 and self._standing(moves, candidate, offer) for offer in choice.sites):
-                return min(current, self._together(moves, candidate, choice), key=lambda found: found.cost)
-        return current
-
-    def _together(self, moves: Moves, candidate: Candidate, choice: CoverChoice) -> Candidate:
-        """The candidate with the kernels of offers that stand, each at its sites."""
-        current = candidate
-        for offer, sites in sorted(choice.sites.items(), key=lambda item: -item[0].saving):
-            assert offer.settled is not None
-            ends = set(ends_of(sites))
-            matches = [match for match in offer.settled.rivals[0][1] if end_of(match) in ends]
-            following = self.taken(moves, current, matches)
-            if following is not None and following.cost < current.cost:
-                current = following
-        return current
-
-    def _best_in_turn(self, moves: Moves, candidate: Candidate, offers: Sequence[Offer], left: Callable[[], float]) -> Candidate:
         """The candidate after the best kernels in turn, as far as the time allows."""
         current = candidate
 
         def is_wanted(place: KernelPlace) -> bool:
             return left() >= 0 and any(match.still_holds(current.graph) for match in place.sites)
 
-        for offer in best_first(offers, is_wanted):
-            current = self._with_best(moves, candidate, offer, current)
+        for settled in best_first(offers, is_wanted):
+            current = self._with_best(moves, current, settled.rivals)
         return current
 
     def _cheapest_first(
@@ -375,15 +332,15 @@ class KernelProposals:
             self.reasons[str(problem)] += 1
             return math.inf
 
-    def _with_best(self, moves: Moves, candidate: Candidate, offer: Offer, current: Candidate) -> Candidate:
-        """What came of a candidate with the first kernel of an offer for it that stands, as long as that saves something."""
-        while offer.settled is not None:  # a kernel that was put in place makes none of them match anywhere else
-            following = self._priced(moves, current, offer.settled.rivals[0][1])
-            if following is None or following.cost >= current.cost:
+    def _with_best(self, moves: Moves, candidate: Candidate, rivals: Rivals) -> Candidate:
+        """The candidate with the first of some rivals that stands, as long as that saves something."""
+        for _, matches in rivals:  # a kernel that was put in place makes none of them match anywhere else
+            following = self._priced(moves, candidate, matches)
+            if following is None or following.cost >= candidate.cost:
                 break
-            if self._standing(moves, candidate, offer) is not None:
-                return self._confirmed(following) or current
-        return current
+            if (confirmed := self._confirmed(following)) is not None:
+                return confirmed
+        return candidate
 
     def _take(self, moves: Moves, candidate: Candidate, direction: Direction) -> Candidate | None:
         """The candidate with the kernel wherever its fusable set is; ``None`` where it is nowhere or no schedule fits."""

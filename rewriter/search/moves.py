@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.blocks.operator import KERNEL
@@ -21,7 +21,7 @@ from rewriter.search.matches import Matches
 from rewriter.search.prices import NodeCosts, Prices
 from rewriter.search.roles import wraps
 
-__all__ = ["NOISE", "Moves", "SiteGroup", "Spared", "SparedShare"]
+__all__ = ["NOISE", "Moves", "SiteGroup", "Spared"]
 
 NOISE = 0.04
 """A saving below this fraction of the cost of the nodes that go away is no improvement: a kernel measured alone, in a warm cache,
@@ -74,29 +74,14 @@ class SiteGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class SparedShare:
-    """Sites of a rule that share nodes which go away when it is applied there.
-
-    Attributes:
-        cost: microseconds that these nodes take.
-        sites: the sites, one or more.
-        gone: the values that these nodes make in the candidate as it is written; those of the sites are among them.
-    """
-
-    cost: float
-    sites: Sequence[Match]
-    gone: frozenset[int]
-
-
-@dataclass(frozen=True, slots=True)
 class Spared:
     """What nodes take that go away when a rule is applied at some sites.
 
     Attributes:
-        shares: the sites, those together that share such nodes.
+        shares: microseconds, and the sites at which so much goes away; sites that share nodes are together.
     """
 
-    shares: Sequence[SparedShare]
+    shares: Sequence[tuple[float, Sequence[Match]]]
 
     def most(self, least: Callable[[Match], float]) -> float:
         """Microseconds that are saved at most. Of sites that share nodes one alone may be left when another is taken.
@@ -104,7 +89,7 @@ class Spared:
         Args:
             least: microseconds that what comes at a site takes at least.
         """
-        return math.fsum(max(share.cost - min(map(least, share.sites)), 0.0) for share in self.shares)
+        return math.fsum(max(cost - min(map(least, sites)), 0.0) for cost, sites in self.shares)
 
 
 def _every(direction: Direction) -> bool:
@@ -198,19 +183,8 @@ class Moves:
                 sites += before
             owners.update(dict.fromkeys(gone, number))
             apart[number] = gone, sites
-        return Spared(tuple(self._share(candidate, gone, sites, stays) for gone, sites in apart.values()))
-
-    def _share(self, candidate: Candidate, nodes: Iterable[Node], sites: Sequence[Match], stays: Container[Node]) -> SparedShare:
-        """Sites that share nodes.
-
-        Args:
-            nodes: that go away, of the candidate as it is executed.
-            stays: of the candidate as it is written.
-        """
-        graph, executed = candidate.graph, candidate.executed.graph
-        definitions = ((value, graph.definition(value)) for match in sites for value in match.places)
-        gone = frozenset(value for value, definition in definitions if definition is not None and definition[0] not in stays)
-        return SparedShare(math.fsum([self.prices.cost(executed, node) for node in nodes]), sites, gone)
+        cost, graph = self.prices.cost, executed.graph
+        return Spared(tuple((math.fsum([cost(graph, node) for node in gone]), sites) for gone, sites in apart.values()))
 
     def take(self, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
         """Applies a rule at some of a candidate's sites, those that admit it; ``None`` where none does.

@@ -76,20 +76,6 @@ def evaluated(graph: Graph, *inputs: np.ndarray) -> list[np.ndarray]:
     return [values[v] for v in graph.outputs]
 
 
-def layer(x: str, number: int) -> str:
-    """A product with bias and activation, another with a residual add, and a normalisation."""
-    wide = f"Gelu(Add(MatMul({x}, w{number}), b{number}))"
-    return f"LayerNormalization(Add(Add(MatMul({wide}, v{number}), c{number}), {x}), g{number}, h{number})"
-
-
-def two_layers() -> Graph:
-    weights: dict[str, tuple[int, ...]] = {}
-    for number in (0, 1):
-        weights |= {f"w{number}": (64, 128), f"b{number}": (128,), f"v{number}": (128, 64), f"c{number}": (64,)}
-        weights |= {f"g{number}": (64,), f"h{number}": (64,)}
-    return graph_of({"x": (1, 32, 64)}, weights, [layer(layer("x", 0), 1)])
-
-
 def moves_for(rules: Sequence[Rule] = ()) -> Moves:
     costs = CostModel(ProfileStore(None, "test"), 20, {}, "cuda", -float("inf"), DEVICES["h200"])
     matches = Matches.of(rules, RangeOracle({}), costs.provider, costs.opset)

@@ -71,9 +71,7 @@ class SchemeProposals:
         plain = replace(base, hits=showing.matches.everywhere(base.graph))
         shown = (replace(start, hits=moves.matches.everywhere(start.graph)) for start in positioned(showing, plain))
         for start in (base, *shown):
-            descents = _Descents(self._proposals, self._may_use, moves, start)
-            for first in (kernels, ()) if kernels else ((),):  # no claim may lead away from kernels that are good together
-                yield from descents.run(first)
+            yield from _Descents(self._proposals, self._may_use, moves, start).run(kernels)
 
 
 def _without_kernels(moves: Moves, candidate: Candidate) -> tuple[Candidate, tuple[Move, ...]]:

@@ -14,6 +14,7 @@ from mugraph.blocks.operator import kernel_of
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import Dot
 from mugraph.domains.real import Real
+from mugraph.graph import Graph
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_type
 from rewriter.cost.devices import DEVICES
@@ -48,8 +49,21 @@ from tests.support.fusing import (
     graph_of,
     kinds,
     moves_for,
-    two_layers,
 )
+
+
+def layer(x: str, number: int) -> str:
+    """A product with bias and activation, another with a residual add, and a normalisation."""
+    wide = f"Gelu(Add(MatMul({x}, w{number}), b{number}))"
+    return f"LayerNormalization(Add(Add(MatMul({wide}, v{number}), c{number}), {x}), g{number}, h{number})"
+
+
+def two_layers() -> Graph:
+    weights: dict[str, tuple[int, ...]] = {}
+    for number in (0, 1):
+        weights |= {f"w{number}": (64, 128), f"b{number}": (128,), f"v{number}": (128, 64), f"c{number}": (64,)}
+        weights |= {f"g{number}": (64,), f"h{number}": (64,)}
+    return graph_of({"x": (1, 32, 64)}, weights, [layer(layer("x", 0), 1)])
 
 
 def test_regions_of_a_layer_are_nested() -> None:
