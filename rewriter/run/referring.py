@@ -37,6 +37,9 @@ LONG = 2e10
 _LONG_FOR_ONE = 4e10
 """Arithmetic operations on two inputs from which on several processes pay, of which each imports for a second of a core."""
 
+_FOR_AN_ENTRY = 300
+"""Those on one input, for each entry of the weights, from which on they do: each process widens all of them for itself."""
+
 _CORES, _MOST, _SHARE = 3, 5, 0.25
 """Cores that each of several processes has, about, how many there are at most, and the share of memory for their weights."""
 
@@ -74,7 +77,7 @@ class Ahead:
         long = 2 * _at_sizes(model, sizes)
         pays = is_needed and long >= LONG
         self.on_device = has_device and pays and long >= max(_LONG_ON_DEVICE, _LONG_FOR_A_CORE * free_cores())
-        self._count = 0 if not pays else 1 if self.on_device or long < _LONG_FOR_ONE else _processes(model)
+        self._count = 0 if not pays else 1 if self.on_device else _processes(model, long)
         self.begin_again()
 
     def begin_again(self) -> None:
@@ -99,11 +102,17 @@ def _begun() -> Worker:
     return Worker(serve, environment=_KEPT, is_ahead=True)
 
 
-def _processes(model: Model) -> int:
-    """How many processes share the inputs: one where cores are few, or where each could not hold the largest weight."""
-    widened = 8 * max((constant.type.size() for constant in model.tables.constants.values()), default=0)
+def _processes(model: Model, long: float) -> int:
+    """How many processes share the inputs: one where cores are few, or where each could not hold the largest weight.
+
+    Args:
+        long: operations on two inputs.
+    """
+    weights = [constant.type.size() for constant in model.tables.constants.values()]
+    if long < max(_LONG_FOR_ONE, 2 * _FOR_AN_ENTRY * sum(weights)):
+        return 1
     room = memory_limit()
-    held = _MOST if room is None else int(_SHARE * room) // (widened + 1)
+    held = _MOST if room is None else int(_SHARE * room) // (8 * max(weights, default=0) + 1)
     return max(min(_MOST, round(free_cores() / _CORES), held), 1)
 
 

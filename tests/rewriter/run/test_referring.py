@@ -123,6 +123,7 @@ def test_several_processes_share_the_inputs(
 ) -> None:
     """As many as there are inputs, or cores for; references are in the order of the inputs, and branches that any took count."""
     monkeypatch.setattr(referring, "_LONG_FOR_ONE", 0)
+    monkeypatch.setattr(referring, "_FOR_AN_ENTRY", 0)
     monkeypatch.setattr(referring, "free_cores", lambda: 14)
     model = load(block(tmp_path / "block.onnx")) if which == "block" else _text(BRANCHES if which == "branches" else TEXTS)
     feeds, sizes = _feeds(model), bind_sizes(model, {})[0]
@@ -153,6 +154,7 @@ def test_inputs_are_shared_out_by_the_work_that_they_make(monkeypatch: pytest.Mo
     [
         (14, 1 << 40, False, 1e11, 5),
         (14, 1 << 40, False, 1e10, 0),
+        (14, 1 << 40, False, 1.5e11, 1),
         (14, 1 << 40, False, 3e10, 1),
         (14, 1 << 10, False, 1e11, 1),
         (14, None, False, 1e11, 5),
@@ -167,13 +169,18 @@ def test_inputs_are_shared_out_by_the_work_that_they_make(monkeypatch: pytest.Mo
 def test_as_many_processes_begin_as_pay(
     cores: int, room: int | None, device: bool, long: float, begun: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One where cores are few, where each could not hold a weight, or where a GPU makes products, which pays beside few cores."""
+    """One where cores are few, where each could not hold a weight, or where a GPU makes products, which pays beside few cores.
+
+    And where what each widens for itself is more than what it computes.
+    """
     started: list[object] = []
     monkeypatch.setattr(referring, "_begun", lambda: started.append(Importing()) or started[-1])
     monkeypatch.setattr(referring, "_at_sizes", lambda *_: long / 2)
     monkeypatch.setattr(referring, "free_cores", lambda: cores)
     monkeypatch.setattr(referring, "memory_limit", lambda: room)
     model = load(block(tmp_path / "block.onnx"))
+    if long == 1.5e11:
+        monkeypatch.setattr(referring, "_FOR_AN_ENTRY", long)
     with closing(referring.Ahead(model, {}, is_needed=True, has_device=device)) as ahead:
         assert ahead.on_device == (device and long >= max(1.5e11, 5e10 * cores))
     assert len(started) == begun and all(worker.ended.is_set() for worker in started)
