@@ -105,14 +105,16 @@ def _begun() -> Worker:
 def _processes(model: Model, long: float) -> int:
     """How many processes share the inputs: one where cores are few, or where each could not hold the largest weight.
 
+    A model that came from no file is sent to each: it is there in three copies, as it leaves, as it arrives and as it is read.
+
     Args:
         long: operations on two inputs.
     """
     weights = [constant.type.size() for constant in model.tables.constants.values()]
     if long < max(_LONG_FOR_ONE, 2 * _FOR_AN_ENTRY * sum(weights)):
         return 1
-    room = memory_limit()
-    held = _MOST if room is None else int(_SHARE * room) // (8 * max(weights, default=0) + 1)
+    each, room = 8 * max(weights, default=0) + 3 * len(model.weights.memory), memory_limit()
+    held = _MOST if room is None else int(_SHARE * room) // (each + 1)
     return max(min(_MOST, round(free_cores() / _CORES), held), 1)
 
 
@@ -148,7 +150,15 @@ def referred(
             _check(is_wanted)
         for sent in asked:
             sent.result()
-        return _joined([(share, received(_answer(worker, is_wanted), path)) for share, worker, path in answers])
+        parts = list[tuple[_Portion, References]]()
+        while answers:  # what one has not made, no other need go on for
+            for asked_of in [*answers]:
+                share, worker, path = asked_of
+                if not worker.is_awaited(_ASKING / len(answers)):
+                    answers.remove(asked_of)
+                    parts.append((share, received(_answer(worker), path)))
+                _check(is_wanted)
+        return _joined(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +198,8 @@ def _joined(parts: Sequence[tuple[_Portion, References]]) -> References:
     return References([outputs[at] for at in sorted(outputs)], entered, sizes)
 
 
-def _answer(worker: Worker, is_wanted: Callable[[], bool]) -> Answer:
-    """What a process answers. Raises NoRoom, and as :func:`_check`."""
-    while worker.is_awaited(_ASKING):
-        _check(is_wanted)
+def _answer(worker: Worker) -> Answer:
+    """What a process answers. Raises NoRoom where it ended, and BudgetSpent."""
     try:
         answer: Answer = worker.answer()
     except WorkerDied:

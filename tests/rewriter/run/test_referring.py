@@ -63,6 +63,15 @@ def _dies(connection: Connection, *_: object) -> None:
     os._exit(9)
 
 
+def _ends_or_waits(connection: Connection, _: ReadFrom, __: object, path: str, *___: object) -> None:
+    """In a process: the second ends, or answers that it has no room, and the others never answer."""
+    if path.endswith("outputs1"):
+        if os.environ["_SECOND"] == "ends":
+            os._exit(9)
+        connection.send((NoRoom, "no room for it"))
+    checks_endlessly(connection)
+
+
 def _feeds(model: Model) -> list[dict[str, np.ndarray]]:
     return [random_inputs(model, bind_sizes(model, {})[0], seed) for seed in (1, 2, 3)]
 
@@ -186,6 +195,19 @@ def test_as_many_processes_begin_as_pay(
     assert len(started) == begun and all(worker.ended.is_set() for worker in started)
 
 
+def test_a_model_that_came_from_no_file_is_held_three_times_by_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What it is sent as, what arrives, and what is read: of a file each reads what it needs."""
+    path = block(tmp_path / "block.onnx")
+    in_file, in_memory = load(path), load(onnx.load(path))
+    most = max(constant.type.size() for constant in in_file.tables.constants.values())
+    assert in_memory.weights.memory and not in_file.weights.memory
+    monkeypatch.setattr(referring, "free_cores", lambda: 14)
+    monkeypatch.setattr(referring, "memory_limit", lambda: 4 * 5 * (8 * most + 1))
+    assert (referring._processes(in_file, 1e12), referring._processes(in_memory, 1e12)) == (5, 1)
+    monkeypatch.setattr(referring, "memory_limit", lambda: 4 * 2 * (8 * most + 3 * len(in_memory.weights.memory) + 1))
+    assert referring._processes(in_memory, 1e12) == 2
+
+
 def test_what_is_distrusted_here_is_distrusted_there(always: list[subprocess.Popen[bytes]]) -> None:
     text = f"{HEAD} g (float[2,3] x) => (float[M,5] y) {{ [made] v = Hardmax(x) y = Neg(v) }}"
     model = _text(text)
@@ -213,6 +235,23 @@ def test_a_process_that_dies_leaves_no_reference(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(referring, "serve", _dies)
     with pytest.raises(NoRoom, match="was ended, for want of memory perhaps"):
         referred(_text(TEXTS), _feeds(_text(TEXTS)))
+
+
+@pytest.mark.parametrize(("second", "told"), [("ends", "was ended, for want of memory perhaps"), ("refuses", "no room for it")])
+def test_nobody_waits_for_the_others_where_one_makes_no_reference(
+    second: str, told: str, monkeypatch: pytest.MonkeyPatch, always: list[subprocess.Popen[bytes]]
+) -> None:
+    monkeypatch.setattr(referring, "_LONG_FOR_ONE", 0)
+    monkeypatch.setattr(referring, "_FOR_AN_ENTRY", 0)
+    monkeypatch.setattr(referring, "free_cores", lambda: 9)
+    monkeypatch.setattr(referring, "serve", _ends_or_waits)
+    monkeypatch.setenv("_SECOND", second)
+    model, ends = _text(TEXTS), Deadline()
+    ends.end_in(20.0)
+    several = closing(referring.Ahead(model, bind_sizes(model, {})[0], is_needed=True, has_device=False))
+    with several as ahead, ends.heeded(), pytest.raises(NoRoom, match=told):
+        referred(model, _feeds(model), ahead=ahead)
+    assert len(always) == 3 and all(begun.poll() is not None for begun in always)
 
 
 def test_what_cannot_be_started_or_written_leaves_no_reference(
