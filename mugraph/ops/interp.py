@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from mugraph.domains.base import Array, Domain
 from mugraph.ops.base import get_operator, traits_of
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
-from mugraph.terms.term import Attrs, Term, make, replace_terms, substitute, walk
+from mugraph.terms.term import Attrs, Term, make, replace_terms, substitute, variables, walk
 
-__all__ = ["evaluate", "expanded", "infer_output", "infer_types", "plainer", "taken_apart"]
+__all__ = ["evaluate", "expanded", "infer_output", "infer_types", "plainer", "taken_apart", "unread"]
 
 
 def infer_output(op: str, attrs: Attrs, out: int, operands: Sequence[TensorType], literal: Sequence[bool]) -> TensorType:
@@ -84,13 +84,28 @@ def expanded(term: Term, types: Mapping[Term, TensorType]) -> Term | None:
     Args:
         types: of the operands.
     """
+    roots = _composed_of(term, types)
+    return None if roots is None else substitute(roots[term.out], {f"x{i}": operand for i, operand in enumerate(term.inputs)})
+
+
+def unread(term: Term, types: Mapping[Term, TensorType]) -> list[int]:
+    """The operands that no result of an operator is composed of: what a runtime reads there is told by an attribute, too.
+
+    Args:
+        types: of the operands.
+    """
+    read = {part.name for part in variables(_composed_of(term, types) or ())}
+    return [] if not read else [i for i in range(len(term.inputs)) if f"x{i}" not in read]
+
+
+def _composed_of(term: Term, types: Mapping[Term, TensorType]) -> Sequence[Term] | None:
+    """The results of an operator that is composed of others; ``None`` of others, and of elementwise ones."""
     record = get_operator(term.op)
     if record.elementwise or record.decomposition is None:
         return None
     beside = [types[i].dtype for i in term.inputs if i.op != "Const"]
     operands = [TensorType(beside[0] if beside else DataType.FLOAT, ()) if i.op == "Const" else types[i] for i in term.inputs]
-    roots = record.decompose(term.attrs, operands)
-    return substitute(roots[term.out], {f"x{i}": operand for i, operand in enumerate(term.inputs)})
+    return record.decompose(term.attrs, operands)
 
 
 def taken_apart(roots: Iterable[Term], inputs: Mapping[str, TensorType]) -> list[Term]:

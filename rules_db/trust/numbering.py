@@ -8,15 +8,16 @@ followed. So a rule says by conditions what shape each of its variables has, and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.domains.numbered import Numbered, NumberedArray
+from mugraph.ops import get_operator
 from mugraph.ops.entries import array_of
-from mugraph.ops.interp import evaluate, infer_types, taken_apart
+from mugraph.ops.interp import evaluate, infer_types, taken_apart, unread
 from mugraph.terms.shape import TensorType, concrete
-from mugraph.terms.term import var
+from mugraph.terms.term import Term, var, walk
 from rules_db.trust.condition import Condition
 from rules_db.trust.rule import Rule
 
@@ -39,6 +40,11 @@ def repeat_numbering(rule: Rule) -> list[str]:
     if missing:
         return [f"no condition says the shape of {', '.join(missing)}"]
     types = infer_types([*rule.source, *rule.target], rule.types)
+    for number, (source, target) in enumerate(zip(rule.source, rule.target, strict=True)):
+        if types[source] != types[target]:
+            return [f"output {number} has type {types[source]} on the left and {types[target]} on the right"]
+    if _untold(rule.source, types) != _untold(rule.target, types):
+        return ["a runtime reads an operand of which entries tell nothing, and it is another on the right"]
     if taken_apart(rule.source, rule.types) == taken_apart(rule.target, rule.types):
         return []  # one program, under the names of what its operators are composed of: its entries are what they are
     infinite = [name for name, type_ in rule.types.items() if type_.dtype in FLOATS and not _is_finite(rule, name)]
@@ -54,13 +60,22 @@ def repeat_numbering(rule: Rule) -> list[str]:
         return [f"entries cannot be numbered: {problem}"]
     for number, (source, target) in enumerate(zip(rule.source, rule.target, strict=True)):
         one, other = values[source], values[target]
-        if types[source] != types[target]:
-            return [f"output {number} has type {types[source]} on the left and {types[target]} on the right"]
         if not isinstance(one, NumberedArray) or not isinstance(other, NumberedArray):
             return [f"output {number} is not computed of floats"]
         if (one.numbers != other.numbers).any():
             return [f"output {number}: {int((one.numbers != other.numbers).sum())} of {one.numbers.size} entries differ"]
     return []
+
+
+def _untold(roots: Iterable[Term], types: Mapping[Term, TensorType]) -> set[object]:
+    """The operands that no entry is computed of, and the sizes of their operators, by which these are known instead."""
+    found = set[object]()
+    for term in walk(roots):
+        if term.is_var or term.op == "Const":
+            continue
+        sizes = tuple((name, value) for name, value in term.attrs if name in get_operator(term.op).sized)
+        found.update((term.op, place, term.inputs[place], sizes) for place in unread(term, types))
+    return found
 
 
 def numbered_inputs(rule: Rule, domain: Numbered) -> Mapping[str, Any]:

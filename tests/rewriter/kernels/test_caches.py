@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mugraph.onnx import load
+from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.term import make, make_attrs, replace_terms, walk
 from rewriter.kernels.caches import attention_apart
 from rules_db.exchange import format_rules, parse_rules
@@ -48,6 +49,21 @@ def test_a_rule_about_another_program_is_refused() -> None:
         assert check(replace(rule, target=target), load_axioms()) != []
     unsaid = tuple(condition for condition in rule.conditions if condition.predicate != "tail")
     assert "no condition says the shape of" in check(replace(rule, conditions=unsaid), load_axioms())[0]
+
+
+def test_a_total_that_a_runtime_reads_is_no_other_on_the_right() -> None:
+    """No entry is computed of it: its record knows it as a size, so that both sides were one program whatever it was."""
+    (rule,) = rules_of(STEP)
+    first, keys, _ = rule.target
+    (total,) = (place for place, operand in enumerate(keys.inputs) if rule.types[operand.name] == TensorType(DataType.INT32, ()))
+    twice = make("Add", [keys.inputs[total]] * 2)
+    inputs = (*keys.inputs[:total], twice, *keys.inputs[total + 1 :])
+    others = (make(keys.op, inputs, keys.attrs, out) for out in (1, 2))
+    (problem,) = check(replace(rule, target=(first, *others)), load_axioms())
+    assert "a runtime reads an operand of which entries tell nothing" in problem
+    sized = make_attrs({**dict(keys.attrs), "total": symbol("other")})
+    alone = replace(rule, source=(rule.source[0],), target=(make(keys.op, keys.inputs, sized),))
+    assert check(alone, load_axioms()) != []
 
 
 @pytest.mark.parametrize("spelling", ["grouped", "packed", "attention", "tensorscatter"])
