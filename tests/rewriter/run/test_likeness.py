@@ -17,7 +17,7 @@ from onnx.parser import parse_model
 from mugraph.onnx import ModelError, load
 from rewriter import optimize
 from rewriter.reference import Error
-from rewriter.run.accept import Acceptance
+from rewriter.run.accept import Acceptance, JudgedOutputs, Miss
 from rewriter.run.likeness import likeness
 from rewriter.run.searching import ModelSearch
 from tests.support.graphs import rule
@@ -116,7 +116,7 @@ def test_what_is_not_right_with_other_weights_is_searched_for(
     first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, plain = saved(tmp_path / "second.onnx", model(2)), Acceptance.judge_outputs
-    answers = iter([([Error(0.5, 0.5)], False)])
+    answers = iter([JudgedOutputs([Error(0.5, 0.5)], Miss(2.0, "relative error 0.5 of y"))])
     monkeypatch.setattr(Acceptance, "judge_outputs", lambda self, session: next(answers, None) or plain(self, session))
     outcome = run(source, tmp_path / "second.out.onnx")
     assert outcome.improved and not outcome.cached_verdict and next(answers, None) is None

@@ -16,7 +16,7 @@ import pytest
 
 from rewriter.reference import Error
 from rewriter.run import accept, checking, searching, timings
-from rewriter.run.accept import Acceptance
+from rewriter.run.accept import Acceptance, JudgedOutputs, Miss
 from rewriter.run.decision import decided
 from rewriter.run.footprint import on_disk
 from rewriter.run.judgement import Judgement, Predictions
@@ -215,7 +215,7 @@ def test_what_a_verdict_leads_to_is_accepted_anew(source: Path, monkeypatch: pyt
         decision = decision_of(bench)
         Verdicts(bench, judge_of(bench)).remember(decision, write(bench, decision))
         assert Verdicts(bench, judge_of(bench)).recall() is not None
-        monkeypatch.setattr(Acceptance, "judge_outputs", lambda self, session: ([Error(0.5, 0.5)], False))
+        monkeypatch.setattr(Acceptance, "judge_outputs", lambda *_: JudgedOutputs([Error(0.5, 0.5)], Miss(2.0, "far off")))
         assert Verdicts(bench, judge_of(bench)).recall() is None
 
 

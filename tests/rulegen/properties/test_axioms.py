@@ -61,6 +61,12 @@ CONVENIENT = {
         for bias in ("", "_bias")
         for condition in ("channel_axis(-3, $s)", "product($g, $h, $r)", "dim(w, -3, $i)")
     ),
+    # A kernel of a single entry: each follows from the two others, as a row of the matrix that it becomes has $k entries.
+    *(
+        (f"layout.pointwise{bias}.NhwcConv.Reshape", condition)
+        for bias in ("", "_bias")
+        for condition in ("dim(w, -1, $k)", "dim(w, -2, 1)", "dim(w, -3, 1)")
+    ),
     # Not for booleans, which have no sum.
     ("sum.one", "typed(Sum(x))"),
     # Kept though a sampled counterexample is out of reach: a factor of more dimensions than x.
