@@ -23,9 +23,14 @@ class Error:
         """Whether twice as much would still be an approximation."""
         return self.relative_l2 < 0.1 and math.isfinite(self.max_over_rms)
 
+    def allowed(self, floor: float) -> Error:
+        """The error that a candidate may have whose original has this one: twice that, with a floor by element type."""
+        return Error(2 * self.relative_l2 + floor, 2 * self.max_over_rms + 8 * floor)
+
     def within(self, original: Error, floor: float) -> bool:
-        """Whether this error is acceptable beside the original's own: twice that, with a floor by element type."""
-        return self.relative_l2 <= 2 * original.relative_l2 + floor and self.max_over_rms <= 2 * original.max_over_rms + 8 * floor
+        """Whether this error is acceptable beside the original's own."""
+        allowed = original.allowed(floor)
+        return self.relative_l2 <= allowed.relative_l2 and self.max_over_rms <= allowed.max_over_rms
 
 
 INFINITE = Error(math.inf, math.inf)

@@ -121,13 +121,12 @@ def _miss(name: str, error: Error, own: Error, floor: float) -> Miss | None:
     """By which measure an error misses most what the original's own allows; ``None`` where it is acceptable beside that."""
     if error.within(own, floor):
         return None
-    misses = []
-    for measure, found, its_own, least in (
-        (f"relative error {error.relative_l2:.1e}", error.relative_l2, own.relative_l2, floor),
-        (f"error max/rms {error.max_over_rms:.1e}", error.max_over_rms, own.max_over_rms, 8 * floor),
+    allowed, misses = own.allowed(floor), []
+    for measure, found, its_own, most in (
+        (f"relative error {error.relative_l2:.1e}", error.relative_l2, own.relative_l2, allowed.relative_l2),
+        (f"error max/rms {error.max_over_rms:.1e}", error.max_over_rms, own.max_over_rms, allowed.max_over_rms),
     ):
-        allowed = 2 * its_own + least
-        excess = found / allowed if allowed else math.inf if found else 0.0
+        excess = found / most if most else math.inf if found else 0.0
         misses.append(Miss(excess, f"{measure} of {name}, the original has {its_own:.1e}"))
     return max(misses, key=lambda each: each.excess)
 
@@ -282,7 +281,7 @@ class Acceptance:
             RuntimeFailure: onnxruntime does not run the candidate.
         """
         errors: list[list[Error]] = [[] for _ in self.floors]
-        misses: list[Miss] = []
+        misses, names = list[Miss](), self.output_names
         originals, own_errors = self.outputs, self.own_errors
         if isinstance(session, Evaluated):
             if self._evaluated is None:
@@ -297,7 +296,7 @@ class Acceptance:
                 zip(_outputs_of(session, feed), outputs, references, errors_of_original, self.floors, strict=True)
             ):
                 error = compare(actual, wanted)
-                name = f"{self.output_names[output]}{where}"
+                name = f"{names[output]}{where}"
                 steps = worst([own_error, self.step_errors[output]]) if self.step_errors else INFINITE
                 miss: Miss | None = None
                 if steps.relative_l2 <= _STEPS:
