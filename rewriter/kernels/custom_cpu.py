@@ -42,9 +42,9 @@ _TILES = LEVELS["x86-64-amx"]
 _TRIALS = 6
 """Schedules of a kernel that are timed at most."""
 _OF_PRODUCTS = 3
-"""Of a product of floats with stored weights: tiles make a few per cent of it, and a trial moves weights many times."""
-_IN_ALL_PARTS = 2
-"""Those of them, the most promising, that are timed with numbers in any parts; the others in the fewest that are allowed."""
+"""Of a product with stored weights, in floats or in parts: tiles make a few per cent of it; a trial moves weights many times."""
+_BESIDE_PARTS = 1
+"""Of a product in floats where the processor multiplies parts, or of one in more parts where fewer are allowed."""
 _SPEEDUPS = {1: 1.1, MOST_PARTS: 1.3, MOST_PARTS - 1: 2.0}
 """Of products with so many parts over onnxruntime's products of floats, about (docs/kernels_cpu.md): of floats what the best do,
 since at the same speed a product with what follows it saves nothing and none would be timed."""
@@ -107,10 +107,7 @@ class CpuKernels(CustomKernels):
         here = levels_here()
         if not most or not self._can_time or not here:
             return []
-        whole = [self._with_constants(Scheduled.one(kernel, *s)) for s in self._schedules(kernel, min(most, _TRIALS))]
-        if _TILES not in here and whole[0].packs_weights:
-            del whole[_OF_PRODUCTS:]
-        chosen = [tried for at, one in enumerate(whole) for tried in self._in_parts(one, at >= _IN_ALL_PARTS)]
+        chosen = self._tried(kernel, min(most, _TRIALS))
 
         def compiled(tried: Scheduled) -> CpuTrial | str:
             best = next(level for level in _levels(tried) if level in here)
@@ -128,24 +125,25 @@ class CpuKernels(CustomKernels):
             raise NotMeasured(next(result for result in results if isinstance(result, str)))
         return trials
 
-    def _schedules(self, kernel: Kernel, most: int) -> list[tuple[Schedule, ...]]:
+    def _schedules(self, kernel: Kernel, most: int, in_parts: bool = False) -> list[tuple[Schedule, ...]]:
         """At most so many that are worth a trial, for this processor and the threads that a session has; the same anywhere where
         none is tried."""
         if not self._can_time:
             return cpu_schedules(kernel, self.sizes, most)
-        return cpu_schedules(kernel, self.sizes, most, usual_threads() or cores(), second_cache() or SECOND_CACHE)
+        threads, room = usual_threads() or cores(), second_cache() or SECOND_CACHE
+        return cpu_schedules(kernel, self.sizes, most, threads, room, in_parts=in_parts)
 
-    def _in_parts(self, scheduled: Scheduled, fewest: bool) -> list[Scheduled]:
-        """The same with its numbers in parts where that makes another text for this processor, and as it is.
-
-        Args:
-            fewest: only the one that takes the fewest products: in parts, two of which are less than three.
-        """
+    def _tried(self, kernel: Kernel, most: int) -> list[Scheduled]:
+        """What is worth a trial, at most so many of each kind: products with stored weights with numbers as they are and, where
+        that makes another text for this processor, in parts, above all in the fewest."""
+        whole = [self._with_constants(Scheduled.one(kernel, *schedules)) for schedules in self._schedules(kernel, most)]
+        if not whole[0].packs_weights:
+            return whole
         if _TILES not in levels_here():
-            return [scheduled]
-        made = [scheduled.in_parts(parts) for parts in self.parts]
-        admitted = [each for each in made if not _has_parts(each) or each.packs_weights]
-        return admitted[:1] if fewest else admitted
+            return whole[:_OF_PRODUCTS]
+        in_parts = [self._with_constants(Scheduled.one(kernel, *each)) for each in self._schedules(kernel, _OF_PRODUCTS, True)]
+        made = [[each.in_parts(parts) for each in (in_parts if parts > 1 else whole)] for parts in self.parts]
+        return [each for at, several in enumerate(made) for each in several[: min(most, _BESIDE_PARTS if at else _OF_PRODUCTS)]]
 
     def _compile(
         self, chosen: Sequence[Scheduled], architectures: Sequence[object]

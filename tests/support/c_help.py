@@ -39,16 +39,19 @@ static float tile_flushed(float number) {
 static void tile_pairs(int sums, int left, int right) {
     if (!tiles_configured) __builtin_trap();
     for (int row = 0; row < 16; ++row)
-        for (int pair = 0; pair < 16; ++pair)
-            for (int column = 0; column < 16; ++column) {
+        for (int column = 0; column < 16; ++column) {
+            float low = 0.0f, high = 0.0f, *const sum = &tile_registers[sums].floats[row][column];
+            for (int pair = 0; pair < 16; ++pair) {
                 const uint32_t a = tile_registers[left].words[row][pair], b = tile_registers[right].words[pair][column];
-                float *sum = &tile_registers[sums].floats[row][column];
-                *sum = tile_flushed(*sum + tile_number(a << 16) * tile_number(b << 16));
-                *sum = tile_flushed(*sum + tile_number(a & 0xffff0000u) * tile_number(b & 0xffff0000u));
+                low = tile_flushed(low + tile_number(a << 16) * tile_number(b << 16));
+                high = tile_flushed(high + tile_number(a & 0xffff0000u) * tile_number(b & 0xffff0000u));
             }
+            *sum = tile_flushed(*sum + tile_flushed(low + high));
+        }
 }
 """
-"""The tiles of AMX in plain C, with denormal operands and sums as zero, for processors that have none."""
+"""The tiles of AMX in plain C, for processors that have none: products of a tile are added up in two sums from zero, and denormal
+operands and sums are zero."""
 
 EMULATED = Level(
     "emulated",

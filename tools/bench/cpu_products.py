@@ -64,7 +64,7 @@ SHAPES = (
 OURS: Mapping[str, int] = {"floats": 1, "six": 3, "three": 2}
 """Parts of numbers."""
 _TRIALS = 3
-"""Schedules of which the fastest is taken: so many a run times where no numbers are in parts."""
+"""Schedules of which the fastest is taken: so many a run times."""
 _WEIGHTS = 4
 """Products of a case."""
 _QUICK = 9
@@ -94,9 +94,10 @@ class _LoadedProduct:
         return prepared(self.source, self.library, (left, weights))
 
 
-def _tried(kernel: Kernel, m: int) -> list[Schedule]:
+def _tried(kernel: Kernel, m: int, parts: int) -> list[Schedule]:
     """The schedules that a run tries first for so many rows."""
-    return [one for (one,) in cpu_schedules(kernel, {"m": m}, _TRIALS, second_cache=second_cache() or SECOND_CACHE)]
+    room = second_cache() or SECOND_CACHE
+    return [one for (one,) in cpu_schedules(kernel, {"m": m}, _TRIALS, second_cache=room, in_parts=parts > 1)]
 
 
 def _cut(tiles: str, m: int) -> Schedule:
@@ -360,8 +361,9 @@ def main(
                 case.add_bytes(name, NativeProduct(dynamic_quantized(name, shape.k, shape.n, target)))
                 continue
             kernel = plain_product(shape.k, shape.n)
-            schedules = [_cut(name, shape.m)] if name in tiles else _tried(kernel, shape.m)
-            built = _built(kernel, schedules, OURS.get(name, 1), chosen)
+            parts = OURS.get(name, 1)
+            schedules = [_cut(name, shape.m)] if name in tiles else _tried(kernel, shape.m, parts)
+            built = _built(kernel, schedules, parts, chosen)
             _check(name, built[0], shape.k, shape.n)
             print(shape, name, dict(case.add_kernel(name, built, clock).tiles), flush=True)
         times = case.times(seconds, clock)

@@ -52,7 +52,7 @@ def _models(m: int, k: int, n: int) -> Iterator[tuple[str, onnx.ModelProto, int]
     for name, parts in _PARTS.items():
         if parts > 1 and LEVELS["x86-64-amx"] not in here:
             continue
-        for schedules in cpu_schedules(kernel, {}, _TRIALS):
+        for schedules in cpu_schedules(kernel, {}, _TRIALS, in_parts=parts > 1):
             tried = Scheduled.one(kernel, *schedules).asking_ahead("w").in_parts(parts)
             programs, problems = compile_on_cpu([tried], objects, here[:1])
             if problems:

@@ -43,11 +43,8 @@ _PRODUCT_ROWS = (4, 16, 64)
 """Of other blocks with products, such as attention."""
 _PANEL_LONG, _PANEL_ROWS, _PANEL_LOOP = (64, 128, 256, 512, 1024), (16, 32, 64, 128), (128, 512)
 """Of sums of products with stored weights."""
-_USUAL = (256, 64, 512)
-"""Columns, rows and steps of the tiles of such products that are tried third, whatever the model says: the best that are known on
-processors with tiles of AMX, where few were measured."""
-_NEAR = 1.5
-"""If the model takes them for no slower than so many times the best, as it does where they leave most threads idle."""
+_PARTS_LOOP = (128, 512, 1024)
+"""Of their loop where numbers are in parts."""
 _PAD = 16
 """Entries by which rows of a tile may be longer."""
 
@@ -64,6 +61,8 @@ _FURTHER = 0.02
 the tiles of rows after the first take them."""
 _CALL = 1.0
 """For a step of the loop, of all that a call takes."""
+_PANEL_COMES = 20.0
+"""For a panel of parts, which comes to a tile of rows: as long as the products of so many rows with it."""
 _ASKING, _JUMP = 8, 0.06
 """Rows from which on a tile asks ahead for its weights, and what an octave of columns takes, as a share, where none does: then
 the processor has to foresee which panel comes next."""
@@ -72,7 +71,13 @@ _ALONE, _LITTLE = 14, 0.008
 
 
 def cpu_schedules(
-    kernel: Kernel, sizes: Mapping[str, int], most: int, threads: int = 1, second_cache: int = SECOND_CACHE
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    most: int,
+    threads: int = 1,
+    second_cache: int = SECOND_CACHE,
+    *,
+    in_parts: bool = False,
 ) -> list[tuple[Schedule, ...]]:
     """The schedules worth a trial, the most promising first. Of a kernel of several block graphs one is varied at a time.
 
@@ -81,11 +86,12 @@ def cpu_schedules(
         most: schedules that are returned, one at least.
         threads: that share the blocks.
         second_cache: bytes that each of them has.
+        in_parts: whether numbers of products with stored weights are multiplied in parts.
 
     Raises:
         Undecided: a size is not known.
     """
-    per_block = [_of_block(kernel, block, sizes, threads, second_cache) for block in kernel.blocks]
+    per_block = [_of_block(kernel, block, sizes, threads, second_cache, in_parts) for block in kernel.blocks]
     best = tuple(schedules[0] for schedules in per_block)
     others = [
         (rank, (*best[:number], schedule, *best[number + 1 :]))
@@ -103,14 +109,16 @@ def blocks_a_thread(block: Block, schedule: Schedule) -> int:
     return min(max(_WORTH_BYTES // _bytes(block, schedule, whole), 1), 1024)
 
 
-def _of_block(kernel: Kernel, block: Block, sizes: Mapping[str, int], threads: int, second_cache: int) -> list[Schedule]:
+def _of_block(
+    kernel: Kernel, block: Block, sizes: Mapping[str, int], threads: int, second_cache: int, in_parts: bool
+) -> list[Schedule]:
     extents = {axis: evaluate_dim(size, sizes) for axis, size in block.sizes.items()}
     known = {axis: size for axis, size in extents.items() if isinstance(size, int)}
     if len(known) < len(extents):
         raise Undecided(f"the schedules of block {block.name} of unknown size")
     stored = _PanelProduct.of(kernel, block, known)
     if stored is not None:
-        return stored.schedules(threads, second_cache)
+        return stored.schedules(threads, second_cache, in_parts)
     along = {store.view[-1].index.axis for store in block.stores if store.view}
     beside = [axis for axis in block.grid if axis not in along]
     long: Sequence[int] = _LONG
@@ -186,17 +194,16 @@ class _PanelProduct:
         rows = [each for each in block.grid if each != axis]
         return None if axis not in block.grid or not rows else _PanelProduct(block, sizes, rows[-1], axis, block.loop)
 
-    def schedules(self, threads: int, second_cache: int) -> list[Schedule]:
-        """By the time that they are expected to take; first two of other columns, then the usual tiles."""
-        choices = {self.columns: _PANEL_LONG, self.rows: _PANEL_ROWS, self.loop: _PANEL_LOOP}
-        every = _every(choices, self.sizes)
+    def schedules(self, threads: int, second_cache: int, in_parts: bool) -> list[Schedule]:
+        """By the time that they are expected to take; first two of other columns."""
+        loop = _PARTS_LOOP if in_parts else _PANEL_LOOP
+        every = _every({self.columns: _PANEL_LONG, self.rows: _PANEL_ROWS, self.loop: loop}, self.sizes)
         fitting = [schedule for schedule in every if self._stack(schedule) <= STACK] or every
-        times = {each: self._time(each, second_cache) / _busy(self.block, each, self.sizes, threads) for each in fitting}
+        once = {each: self._time_in_parts(each) if in_parts else self._time(each, second_cache) for each in fitting}
+        times = {each: time / _busy(self.block, each, self.sizes, threads) for each, time in once.items()}
         order = sorted(fitting, key=times.__getitem__)
-        usual = tuple(_capped(tile, self.sizes[axis]) for axis, tile in zip(choices, _USUAL, strict=True))
         others = [each for each in order if each.tile(self.columns) != order[0].tile(self.columns)]
-        thirds = [each for each in order if tuple(map(each.tile, choices)) == usual and times[each] <= _NEAR * times[order[0]]]
-        return list(dict.fromkeys([order[0], *others[:1], *thirds, *order]))
+        return list(dict.fromkeys([order[0], *others[:1], *order]))
 
     def _tiles(self, schedule: Schedule) -> tuple[int, int, int]:
         """Entries of a tile along rows, columns and the loop."""
@@ -211,6 +218,11 @@ class _PanelProduct:
         again = _FURTHER * max(math.log2(4 * columns * deep / (4 * second_cache)), 0.0) if rows < high else 0.0
         jumps = math.log2(columns) * (_JUMP if rows < _ASKING else _LITTLE if rows <= _ALONE else 0.0)
         return (1 + copies + first + again + _AWAY * rows) * (1 + jumps + _CALL / steps)
+
+    def _time_in_parts(self, schedule: Schedule) -> float:
+        """Rows are taken apart once, so that few columns cost nothing; all rows of a tile share what comes of weights."""
+        rows, _, steps = self._tiles(schedule)
+        return 1 + _PANEL_COMES / rows + _CALL / steps
 
     def _stack(self, schedule: Schedule) -> int:
         """Bytes of sums, and of operands that are computed, about."""

@@ -3,8 +3,9 @@
 A float is the sum of three bfloat16, each the one nearest to what the ones before it leave; products of two bfloat16 are exact in
 float32. Of the nine products of parts six suffice: what is left out is about 2⁻²⁵ of the whole, as often with one sign as with
 the other (G. Henry, P. T. P. Tang, A. Heinecke, Leveraging the bfloat16 Artificial Intelligence Datatype for Higher-Precision
-Computations, ARITH 2019). Of two parts three products are exact to 16 bits of every operand. In a slab the small products are
-added up before the leading one.
+Computations, ARITH 2019). Of two parts three products are exact to 16 bits of every operand. A tile multiplication adds up 32
+products from zero, in two sums, before it adds them to what was there (Intel 64 and IA-32 Architectures Software Developer's
+Manual, volume 2, TDPBF16PS), so that six of them every 32 steps round less than a float multiplication at each step.
 
 The tiles take denormal numbers as zero and give none, and a float near the largest has no nearest bfloat16. So every unit of a
 panel, 32 numbers of each of its columns, has the range of its exponents, and so have 32 rows of a slab of the left operand. Where
@@ -12,9 +13,10 @@ no sum of products of parts could be denormal or overflow (the two ranges decide
 else floats: the weights are put together again, which is exact with three parts, or were stored as floats. Infinities and NaN
 are such a case. So no result depends on how tiles round what is too small.
 
-The blocking is that of K. Goto and R. van de Geijn, Anatomy of high-performance matrix multiplication, ACM TOMS 34(3), 2008: a
-slab of a panel and 32 rows of the left operand, all parts of both, fill the first cache; 128 rows come from the second, and the
-next panel is asked for meanwhile.
+The blocking is that of K. Goto and R. van de Geijn, Anatomy of high-performance matrix multiplication, ACM TOMS 34(3), 2008, one
+cache further out: 128 rows of a slab of the left operand, all parts of it, stay in the second cache, a slab of a panel passes
+through it, and both come into the first a unit ahead of their use. The next panel is asked for meanwhile. What rows on the stack
+are taken apart for is a slab of few units.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from functools import cache
 from string import Template
 
 from rewriter.kernels.c.compile import LEVELS
-from rewriter.kernels.c.tiles import PartPair, TileLayout, TileTarget, matrix_tiles
+from rewriter.kernels.c.tiles import SHARE, TILE_ASKS, PartPair, TileLayout, TileTarget, matrix_tiles
 
 __all__ = ["MATRIX", "STRIPE_ROWS", "TERMS", "UNIT_NUMBERS", "parts_bytes", "parts_text", "ranges_text", "split_words"]
 
@@ -34,21 +36,19 @@ UNIT_NUMBERS = 32
 STRIPE_ROWS = 16
 """Rows of the left operand of which a tile takes as many numbers at once."""
 TERMS = {
-    2: (PartPair(0, 1), PartPair(1, 0), PartPair(0, 0)),
+    2: (PartPair(0, 1), PartPair(0, 0), PartPair(1, 0)),
     3: (PartPair(0, 2), PartPair(0, 1), PartPair(1, 1), PartPair(1, 0), PartPair(2, 0), PartPair(0, 0)),
 }
-"""Products of parts by how many a number has, in the order in which they are added up: the leading parts come last."""
-_ROWS = 128
+"""Products of parts by how many a number has, in an order in which neighbours share an operand."""
+_ROWS, _SLAB = 128, 24
+"""Rows and units of a slab of the left operand: 576 KiB of three parts."""
+_PIECE = 4
+"""Units of a slab of rows on the stack, and of a piece, in parts or in floats, where not all of a slab can be in parts."""
 _UNIT, _PANEL = UNIT_NUMBERS // 2, 32
 _PART = _UNIT * _PANEL
 """Words of one part of a unit of a panel."""
 _TILE = _UNIT * STRIPE_ROWS
 """Words of one part of a unit of a stripe."""
-
-
-def _slab(parts: int) -> int:
-    """Words of a slab: 24 KiB of a panel, and as much of 32 rows of the left operand."""
-    return 192 // parts // _UNIT * _UNIT
 
 
 def parts_bytes(k: int, n: int, parts: int) -> int:
@@ -66,28 +66,39 @@ def split_words(k: int, parts: int) -> int:
 @cache
 def ranges_text() -> str:
     """What the texts of all parts share."""
-    return f"{MATRIX.matrix.rstrip()}{_RANGES.rstrip()}"
+    return f"{MATRIX.matrix.rstrip()}{TILE_ASKS.rstrip()}{_RANGES.rstrip()}"
 
 
 @cache
 def parts_text(parts: int) -> str:
     """``panel_add`` and ``panel_pack`` of numbers in parts, with the number of parts behind their names."""
     layout = TileLayout(parts * _UNIT, _TILE, parts * _PANEL, _PART)
-    numbers = {"parts": parts, "rows": _ROWS, "slab": _slab(parts), "left": parts * _TILE, "unit": parts * _PART}
-    return matrix_tiles(f"matrix_tiles_{parts}", TERMS[parts], layout) + Template(_TEXT).substitute(numbers)
+    sizes = {"rows": _ROWS, "slab": _SLAB, "piece": _PIECE, "left": parts * _TILE, "unit": parts * _PART}
+    sizes |= {"parts": parts, "share": SHARE, "shares": _PART // SHARE}
+    return matrix_tiles(f"matrix_tiles_{parts}", TERMS[parts], layout) + Template(_TEXT).substitute(sizes)
 
 
 _RANGES = """
 struct part_range { uint32_t low, high; };
 static inline uint32_t part_bits(float number) { union { float number; uint32_t bits; } of = {number}; return of.bits; }
 static inline float part_number(uint32_t bits) { union { uint32_t bits; float number; } of = {bits}; return of.number; }
-static inline uint32_t part_nearest(uint32_t bits) { return (bits + 0x7fffu + (bits >> 16 & 1u)) & 0xffff0000u; }
+static inline uint32_t part_nearest(uint32_t bits) { return (bits + 0x8000u) & 0xffff0000u; }
 /* Exponents of the least number but zero and of the greatest. "low" is the least magnitude less one: zero is the greatest. */
 static inline struct part_range part_exponents(uint32_t low, uint32_t high) {
     return (struct part_range){low == ~0u ? 254u : (low + 1u) >> 23, high >> 23};
 }
 static inline struct part_range part_joined(struct part_range a, struct part_range b) {
     return (struct part_range){a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high};
+}
+static inline struct part_range part_over(const struct part_range *ranges, int64_t units) {
+    struct part_range range = ranges[0];
+    for (int64_t unit = 1; unit < units; ++unit) range = part_joined(range, ranges[unit]);
+    return range;
+}
+/* Of one or two stripes, the second so many words behind the first. */
+static inline struct part_range part_of_rows(const struct part_range *ranges, int64_t stripe, int64_t stripes, int64_t units) {
+    const struct part_range range = part_over(ranges, units);
+    return stripes == 1 ? range : part_joined(range, part_over(ranges + stripe / 2, units));
 }
 /* Whether all parts are numbers that are not denormal: the least has a bit 23 places behind that of the number. */
 static inline int part_exist(struct part_range a) { return a.low >= 24u && a.high <= 253u; }
@@ -100,7 +111,8 @@ static inline int64_t part_panel(int64_t units, int64_t unit) { return units * u
 """
 
 _TEXT = """
-enum { PART_ROWS_$parts = $rows, PART_SLAB_$parts = $slab, PART_LEFT_$parts = $left, PART_UNIT_$parts = $unit };
+enum { PART_ROWS_$parts = $rows, PART_SLAB_$parts = $slab, PART_PIECE_$parts = $piece };
+enum { PART_LEFT_$parts = $left, PART_UNIT_$parts = $unit };
 /* Up to 16 rows of numbers, and zeros behind them, as parts: a tile for each part of each unit, one after another, and behind so
    many units as there is room for their ranges. */
 static void part_split_$parts(const float *from, int64_t m, int64_t k, int64_t rows, int64_t depth, uint32_t *to, int64_t units) {
@@ -162,45 +174,55 @@ static void panel_multiply_$parts(float *c, int64_t c_m, const float *a, int64_t
                                   int64_t split_depth, int64_t split_row, int64_t split_step, const float *packed, int64_t whole,
                                   int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
     float sums[32 * PANEL] __attribute__((aligned(64)));
-    struct part_range left_ranges[PART_ROWS_$parts / 32];
+    struct part_range rows_ranges[PART_ROWS_$parts / 32];
     const int64_t units = (whole + 31) / 32, panel_words = part_panel(units, PART_UNIT_$parts);
     const int64_t left_units = (split_depth + 31) / 32, stripe = part_panel(left_units, PART_LEFT_$parts);
     const uint32_t *const left = (const uint32_t *)split + split_row / 16 * stripe;
     const uint32_t *const panels = (const uint32_t *)packed + column / PANEL * panel_words;
     tiles_begin();
+    const int64_t all = (depth + 31) / 32, slabs = (all + PART_SLAB_$parts - 1) / PART_SLAB_$parts;
     for (int64_t top = 0; top < rows; top += PART_ROWS_$parts)
-        for (int64_t from = 0; from < depth; from += 2 * PART_SLAB_$parts) {
-            const int64_t high = rows - top < PART_ROWS_$parts ? rows - top : PART_ROWS_$parts;
-            const int64_t deep = depth - from < 2 * PART_SLAB_$parts ? depth - from : 2 * PART_SLAB_$parts;
-            const int64_t first = (step + from) / 32, count = (deep + 31) / 32, left_unit = (split_step + from) / 32;
-            for (int64_t start = 0; start < high; start += 16) {
-                const uint32_t *const words = left + (top + start) / 16 * stripe + left_units * PART_LEFT_$parts;
-                const struct part_range *const ranges = (const struct part_range *)words + left_unit;
-                struct part_range range = start % 32 ? left_ranges[start / 32] : ranges[0];
-                for (int64_t unit = 0; unit < count; ++unit) range = part_joined(range, ranges[unit]);
-                left_ranges[start / 32] = range;
-            }
+        for (int64_t slab = 0; slab < slabs; ++slab) {
+            const int64_t high = rows - top < PART_ROWS_$parts ? rows - top : PART_ROWS_$parts, heights = (high + 31) / 32;
+            const int64_t from = slab * all / slabs, count = (slab + 1) * all / slabs - from;
+            const int64_t first = step / 32 + from, left_unit = split_step / 32 + from;
+            const uint32_t *const stripes = left + top / 16 * stripe;
+            const uint32_t *const behind = stripes + left_units * PART_LEFT_$parts;
+            const struct part_range *const left_ranges = (const struct part_range *)behind + left_unit;
+            for (int64_t height = 0; height < heights; ++height)
+                rows_ranges[height] = part_of_rows(left_ranges + height * stripe, stripe, high > 32 * height + 16 ? 2 : 1, count);
             for (int64_t n = 0; n < columns; n += PANEL) {
                 const int64_t width = columns - n < PANEL ? columns - n : PANEL;
                 const uint32_t *const panel = panels + n / PANEL * panel_words, *const here = panel + first * PART_UNIT_$parts;
                 const struct part_range *const ranges = (const struct part_range *)(panel + units * PART_UNIT_$parts) + first;
-                const uint32_t *const below = panels + (first + count) * PART_UNIT_$parts;
-                const uint32_t *const next = n + PANEL < columns ? here + panel_words : below;
-                struct part_range range = ranges[0];
-                for (int64_t unit = 1; unit < count; ++unit) range = part_joined(range, ranges[unit]);
-                for (int64_t start = 0; start < high; start += 32) {
-                    const int64_t tall = high - start < 32 ? high - start : 32, tiles = (tall + 15) / 16;
-                    const uint32_t *const tile = left + (top + start) / 16 * stripe + left_unit * PART_LEFT_$parts;
-                    if (part_multiply(left_ranges[start / 32], range))
-                        matrix_tiles_$parts[tiles](tile, stripe, here, sums, 16 * count, next + 4 * start);
-                    else
-                        part_floats_$parts(a + (top + start) * a_m + from * a_k, a_m, a_k, here, ranges, sums, tall, deep);
-                    for (int64_t i = 0; i < tall; ++i) {
-                        float *const to = c + (top + start + i) * c_m + n;
-                        if (width == PANEL)
-                            for (int64_t j = 0; j < PANEL; ++j) to[j] += sums[i * PANEL + j];
-                        else
-                            for (int64_t j = 0; j < width; ++j) to[j] += sums[i * PANEL + j];
+                /* the next panel, or below the first of this tile, or the first of the next tile */
+                const uint32_t *const next = n + PANEL < columns ? here + panel_words
+                    : first + count < units ? panels + (first + count) * PART_UNIT_$parts : panel + panel_words;
+                const struct part_range range = part_over(ranges, count);
+                for (int64_t height = 0; height < heights; ++height) {
+                    const int64_t start = 32 * height, tall = high - start < 32 ? high - start : 32, tiles = (tall + 15) / 16;
+                    const uint32_t *const tile = stripes + 2 * height * stripe + left_unit * PART_LEFT_$parts;
+                    const int64_t share = height * $shares / heights, shares = (height + 1) * $shares / heights - share;
+                    const int whole = part_multiply(rows_ranges[height], range);
+                    for (int64_t unit = 0, some; unit < count; unit += some) {
+                        some = whole || count - unit < PART_PIECE_$parts ? count - unit : PART_PIECE_$parts;
+                        const struct part_range *const of_rows = left_ranges + height * stripe + unit;
+                        const uint32_t *const units_here = here + unit * PART_UNIT_$parts;
+                        if (whole || part_multiply(part_of_rows(of_rows, stripe, tiles, some), part_over(ranges + unit, some)))
+                            matrix_tiles_$parts[tiles](tile + unit * PART_LEFT_$parts, stripe, units_here, sums, 16 * some,
+                                                 next + unit * PART_UNIT_$parts + share * $share, shares);
+                        else {
+                            const int64_t at = 32 * (from + unit), deep = depth - at < 32 * some ? depth - at : 32 * some;
+                            const float *const rows_here = a + (top + start) * a_m + at * a_k;
+                            part_floats_$parts(rows_here, a_m, a_k, units_here, ranges + unit, sums, tall, deep);
+                        }
+                        for (int64_t i = 0; i < tall; ++i) {
+                            float *const to = c + (top + start + i) * c_m + n;
+                            if (width == PANEL)
+                                for (int64_t j = 0; j < PANEL; ++j) to[j] += sums[i * PANEL + j];
+                            else
+                                for (int64_t j = 0; j < width; ++j) to[j] += sums[i * PANEL + j];
+                        }
                     }
                 }
             }
@@ -209,12 +231,12 @@ static void panel_multiply_$parts(float *c, int64_t c_m, const float *a, int64_t
 }
 static void panel_add_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *packed, int64_t whole,
                         int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
-    enum { UNITS = PART_SLAB_$parts / 16, STRIPE = UNITS * PART_LEFT_$parts + (2 * UNITS + 15) / 16 * 16 };
+    enum { UNITS = PART_PIECE_$parts, STRIPE = UNITS * PART_LEFT_$parts + (2 * UNITS + 15) / 16 * 16 };
     uint32_t left[PART_ROWS_$parts / 16 * STRIPE] __attribute__((aligned(64)));
     for (int64_t top = 0; top < rows; top += PART_ROWS_$parts)
-        for (int64_t from = 0; from < depth; from += 2 * PART_SLAB_$parts) {
+        for (int64_t from = 0; from < depth; from += 32 * UNITS) {
             const int64_t high = rows - top < PART_ROWS_$parts ? rows - top : PART_ROWS_$parts;
-            const int64_t deep = depth - from < 2 * PART_SLAB_$parts ? depth - from : 2 * PART_SLAB_$parts;
+            const int64_t deep = depth - from < 32 * UNITS ? depth - from : 32 * UNITS;
             const float *const here = a + top * a_m + from * a_k;
             for (int64_t start = 0; start < high; start += 16)
                 part_split_$parts(here + start * a_m, a_m, a_k, high - start, deep, left + start / 16 * STRIPE, UNITS);

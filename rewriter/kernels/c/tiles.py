@@ -23,6 +23,8 @@ from rewriter.kernels.c.compile import Level
 __all__ = [
     "BYTES",
     "FLOATS",
+    "SHARE",
+    "TILE_ASKS",
     "PartPair",
     "TileLayout",
     "TileTarget",
@@ -35,8 +37,8 @@ _AHEAD = 16
 """Steps by which a panel is asked for ahead of its use where a step takes so long that the cache's own guess comes late."""
 _LINE = 16
 """Words of a line of a cache."""
-_QUARTER = 128
-"""Words of a step of sixteen of a panel's part that a tile of rows asks for ahead."""
+SHARE = 128
+"""Words of a part of a unit of a panel, a quarter, that are asked for at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,20 @@ static inline void tiles_begin(void) {
     _tile_loadconfig(&shapes);
 }
 static inline void tiles_end(void) { _tile_release(); }
+"""
+
+TILE_ASKS = f"""
+/* Asks for a tile that is multiplied soon. */
+static inline __attribute__((always_inline)) void tile_near(const uint32_t *from) {{
+#pragma GCC unroll 16
+    for (int line = 0; line < 16; ++line) __builtin_prefetch(from + {_LINE} * line, 0, 3);
+}}
+/* Asks for so many shares of a part of a panel, from far away. */
+static inline __attribute__((always_inline)) void tile_ahead(const uint32_t *from, int64_t shares) {{
+    for (int64_t share = 0; share < shares; ++share, from += {SHARE})
+#pragma GCC unroll 8
+        for (int line = 0; line < {SHARE // _LINE}; ++line) __builtin_prefetch(from + {_LINE} * line, 0, 2);
+}}
 """
 
 
@@ -204,7 +220,7 @@ def _loops(chains: int, panel: int, steps: Callable[[int], list[str]]) -> list[s
 
 @dataclass(frozen=True, slots=True)
 class TileLayout:
-    """Where the operands of tiles of AMX lie.
+    """Where the operands of tiles of AMX lie, each tile of one part in one piece.
 
     Attributes:
         left_step: words from the tile of some steps to that of the next, for each step; the rows of a tile lie together.
@@ -218,54 +234,54 @@ class TileLayout:
     right_step: int
     right_part: int
 
+    def left(self, stripe: int, part: int, at: str) -> str:
+        """The tile of a part of a stripe's rows at a step."""
+        return f"left + {stripe} * stripe + {part} * {self.left_part} + {at} * {self.left_step}"
+
+    def right(self, columns: int, part: int, at: str) -> str:
+        """The tile of a part at a step, from so many sixteens of columns on."""
+        return f"right + {part} * {self.right_part} + {at} * {self.right_step} + {16 * columns}"
+
 
 def matrix_tiles(name: str, terms: Sequence[PartPair], layout: TileLayout) -> str:
     """Functions for tiles of AMX, 16 or 32 rows by 32 columns, and a table of them by sixteens of rows, which has this name.
 
     The arguments are the left tile and how far behind it the second sixteen of rows is, the right panel, the sums, which are
-    written anew, the number of steps, and a place in the panel that is read next: a quarter of it is asked for, spread over the
-    multiplications, so that four tiles of rows bring it near. The last term is the product of the leading parts: all others are
-    added up first, while the sum is small, and neighbours among them share the operand that they have in common.
+    written anew, the number of steps, and what is asked for meanwhile: a place in the panel that is read next, and how many
+    shares of it. Both operands come from the second cache into the first a step of sixteen words ahead. Neighbours among the
+    terms share the operand that they have in common: a tile is loaded as seldom as can be, since loads do not overlap with
+    multiplications where the core's other thread has work.
     """
     texts = list[str]()
-    arguments = "const uint32_t *left, int64_t stripe, const uint32_t *right, float *sums, int64_t steps, const uint32_t *next"
-    asked = _asked_ahead(terms, layout)
+    operands = "const uint32_t *left, int64_t stripe, const uint32_t *right, float *sums, int64_t steps"
+    arguments = f"{operands}, const uint32_t *next, int64_t shares"
     for tall in (1, 2):
         lines = [f"static __attribute__((noinline)) void {name}_{tall}({arguments}) {{"]
         lines += [f"TILE_ZERO({tile});" for tile in range(2 * tall)]
-        for first, last in ((0, len(terms) - 1), (len(terms) - 1, len(terms))):
-            if last > first:
-                lines += _matrix_loop(terms[first:last], tall, layout, asked[first:last])
+        lines += _matrix_loop(terms, tall, layout)
         lines += [f"TILE_STORE({2 * i + j}, sums + {512 * i + 16 * j}, 128);" for i in range(tall) for j in range(2)]
         texts.append("\n".join([*lines, "}", ""]))
     texts.append(f"static void (*const {name}[])({arguments}) = {{0, {name}_1, {name}_2}};\n")
     return "\n".join(texts)
 
 
-def _asked_ahead(terms: Sequence[PartPair], layout: TileLayout) -> list[list[str]]:
-    """By term, what is asked for while it is multiplied: of each part of a step of sixteen words, the lines of one of four."""
-    places = [
-        f"__builtin_prefetch(next + {part} * {layout.right_part} + at * {layout.right_step} + {16 * line}, 0, 2);"
-        for part in sorted({term.right for term in terms})
-        for line in range(_QUARTER // 16)
-    ]
-    return [places[i * len(places) // len(terms) : (i + 1) * len(places) // len(terms)] for i in range(len(terms))]
+def _spread(what: Sequence[str], over: int) -> list[str]:
+    """Statements, in as many groups of about equal size."""
+    return [" ".join(what[i * len(what) // over : (i + 1) * len(what) // over]) for i in range(over)]
 
 
-def _matrix_loop(terms: Sequence[PartPair], tall: int, layout: TileLayout, asked: Sequence[Sequence[str]]) -> list[str]:
+def _matrix_loop(terms: Sequence[PartPair], tall: int, layout: TileLayout) -> list[str]:
+    parts = sorted({term.right for term in terms})
+    near = [f"tile_near({layout.left(i, part, '(at + 16)')});" for part in parts for i in range(tall)]
+    near += [f"tile_near({layout.right(half, part, '(at + 16)')});" for part in parts for half in (0, 16)]
+    ahead = [f"tile_ahead(next + {part} * {layout.right_part} + at * {layout.right_step}, shares);" for part in parts]
     lines, before = ["for (int64_t at = 0; at < steps; at += 16) {"], None
-    for term, ahead in zip(terms, asked, strict=True):
+    for term, asked, then in zip(terms, _spread(near, len(terms)), _spread(ahead, len(terms)), strict=True):
         if before is None or before.left != term.left:
-            lines += [
-                f"TILE_LOAD({4 + i}, left + {i} * stripe + {term.left} * {layout.left_part} + at * {layout.left_step}, 64);"
-                for i in range(tall)
-            ]
+            lines += [f"TILE_LOAD({4 + i}, {layout.left(i, term.left, 'at')}, 64);" for i in range(tall)]
         if before is None or before.right != term.right:
-            lines += [
-                f"TILE_LOAD({6 + j}, right + {term.right} * {layout.right_part} + at * {layout.right_step} + {16 * j}, 128);"
-                for j in range(2)
-            ]
+            lines += [f"TILE_LOAD({6 + j}, {layout.right(j, term.right, 'at')}, 128);" for j in range(2)]
         lines += [f"TILE_PAIRS({2 * i + j}, {4 + i}, {6 + j});" for i in range(tall) for j in range(2)]
-        lines.append(" ".join(ahead))
+        lines.append(f"{asked} {then}")
         before = term
     return [*lines, "}"]
