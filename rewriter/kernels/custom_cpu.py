@@ -45,7 +45,7 @@ _OF_PRODUCTS = 3
 """Of a product with stored weights, in floats or in parts: tiles make a few per cent of it; a trial moves weights many times."""
 _BESIDE_PARTS = 1
 """Of a product in floats where the processor multiplies parts, or of one in more parts where fewer are allowed."""
-_SPEEDUPS = {1: 1.1, MOST_PARTS: 1.3, MOST_PARTS - 1: 2.0}
+_SPEEDUPS = {1: 1.1, MOST_PARTS: 1.5, MOST_PARTS - 1: 2.0}
 """Of products with so many parts over onnxruntime's products of floats, about (docs/kernels_cpu.md): of floats what the best do,
 since at the same speed a product with what follows it saves nothing and none would be timed."""
 _QUICK = LEVELS["x86-64-v4"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -11,6 +12,7 @@ from mugraph.blocks.schedule import Schedule
 from rewriter.kernels.c import generate
 from rewriter.kernels.c.calling import opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
+from rewriter.kernels.c.objects import levels_here
 from rewriter.kernels.c.parts import MATRIX
 
 _MATRIX_EMULATED = """static _Thread_local union { uint32_t words[16][16]; float floats[16][16]; } tile_registers[8];
@@ -85,3 +87,11 @@ def levels() -> list[Level]:
     """The instruction sets of vectors that this machine's processor has, the widest first."""
     best = level_of_processor()
     return [] if best is None else [x for x in (LEVELS["x86-64-v4"], LEVELS["x86-64-v3"]) if x.features <= best.features]
+
+
+def tiles() -> list[Level]:
+    """That of AMX, where this machine's processor has it and Linux lets this process use its tiles."""
+    level, (arch_prctl, request_permission, tile_data) = LEVELS["x86-64-amx"], (158, 0x1023, 18)
+    if level not in levels_here():
+        return []
+    return [] if ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) else [level]

@@ -32,7 +32,7 @@ from rewriter.kernels.measure.cpu_bench import CpuTrial, bench_here
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
 from rewriter.runtime import is_built
 from rewriter.runtime.plan import Argument, Expression, Plan
-from tests.support.c_help import EMULATED, Processor, emulated, levels
+from tests.support.c_help import EMULATED, Processor, emulated, levels, tiles
 from tools.bench.cpu_products import NativeProduct, plain_product
 
 HERE = level_of_processor()
@@ -48,7 +48,7 @@ TARGETS = {
 SIZES = ((1, 1), (131, 70), (600, 33))
 PARTS = {"floats": (1, 1e-6), "six": (3, 1e-6), "three": (2, 3e-5)}
 """How many a number has, with a bound on an entry's error relative to the sum of the magnitudes of its products."""
-CASES = [(level, "floats") for level in levels()] + [(EMULATED, name) for name in PARTS]
+CASES = [(level, "floats") for level in levels()] + [(level, name) for level in (EMULATED, *tiles()) for name in PARTS]
 
 
 @dataclass(frozen=True, slots=True)
