@@ -28,6 +28,7 @@ from rewriter.kernels.c.objects import ObjectCompiler, levels_here
 from rewriter.kernels.c.products import StoredProduct, dynamic_quantized
 from rewriter.kernels.c.tiles import FLOATS, TileTarget, vector_tiles
 from rewriter.kernels.fuse.lower import lower
+from rewriter.kernels.measure import cpu_bench
 from rewriter.kernels.measure.cpu_bench import CpuTrial, bench_here
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
 from rewriter.runtime import is_built
@@ -435,6 +436,23 @@ def test_onnxruntime_packs_constant_weights_of_trials_and_runs_them(parts: int) 
     with bench_here(1, kernel, {}, None, None) as bench:
         measured = bench.examine(trial)
     assert not measured.problem and measured.microseconds is not None and measured.error < 1e-6
+
+
+@pytest.mark.skipif(not is_built(), reason="the run-time library is not built")
+def test_a_trial_that_is_timed_again_has_the_least_of_all_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others' work on a processor only adds to a time; trials do not share theirs."""
+    kernel, objects = linear(37, 150, 70), ObjectCompiler()
+    several = [Scheduled.one(kernel, Schedule((("m", m), ("n", 64), ("k", 128)))).asking_ahead({"w", "b"}) for m in (8, 16)]
+    first, second = (
+        CpuTrial(each.variants.schedules[0], compile_on_cpu([each], objects, levels_here()[:1])[0][kernel].attributes)
+        for each in several
+    )
+    with bench_here(1, kernel, {}, None, None) as bench:
+        bench.empty, taken = 0.0, iter([60.0, 80.0, 90.0, 70.0, 50.0])
+        monkeypatch.setattr(cpu_bench, "microseconds_of", lambda model: next(taken))
+        monkeypatch.setattr(cpu_bench, "copies_of", lambda signature: 1)
+        assert [bench.timed(first, 1), bench.timed(second, 1)] == [60.0, 80.0]
+        assert [bench.timed(first, 1), bench.timed(second, 2)] == [60.0, 50.0]
 
 
 @pytest.mark.parametrize(("level", "name"), CASES)
