@@ -26,6 +26,7 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, const
 
 __all__ = [
+    "ATTENTION_TRAITS",
     "attended",
     "causal_mask",
     "expect_bias",
@@ -38,6 +39,9 @@ __all__ = [
     "resolved_scale",
     "written_scale",
 ]
+
+ATTENTION_TRAITS = Traits(attention=True, accumulates=True, piecewise=True)
+"""Of every operator that attends."""
 
 # Heads
 
@@ -349,7 +353,7 @@ define(
     read=_read_onnx_attention,
     write=_write_onnx_attention,
     ranks=_ranks_onnx_attention,
-    traits=Traits(attention=True, accumulates=True, piecewise=True),
+    traits=ATTENTION_TRAITS,
     runtime=RuntimeFacts(zeroes=_zeroes_beside),
     samples=(
         "Attention[scale=0.125](q, k, v) | q:[1,4,128,64] k:[1,4,128,64] v:[1,4,128,64]",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mugraph.ops.attention import (
+    ATTENTION_TRAITS,
     attended,
     causal_mask,
     expect_bias,
@@ -29,7 +30,6 @@ from mugraph.ops.forms import (
     integers,
     type_of,
 )
-from mugraph.ops.traits import Traits
 from mugraph.terms.equations import divided
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, same_dim
 from mugraph.terms.term import Term, const
@@ -47,8 +47,6 @@ def _positions(names: Sequence[str], present: Sequence[str], required: int) -> t
     """ONNX inputs of a node with the optional operands that are present."""
     return (*range(required), *(required + present.index(n) if n in present else None for n in names[required:]))
 
-
-_ATTENTION = Traits(attention=True, accumulates=True, piecewise=True)
 
 _TWELVE = "num_heads=12,scale=0.125"
 _WIDE = "q:[1,128,768] k:[1,128,768] v:[1,128,768]"
@@ -179,7 +177,7 @@ define(
     contract=contract("MultiHeadAttention", "num_heads scale mask_filter_value unidirectional", 8, int32=[4]),
     ranks=_ranks_multi_head,
     vectors=lambda attrs, count: [3] if "bias" in attrs["given"] else [],
-    traits=_ATTENTION,
+    traits=ATTENTION_TRAITS,
     samples=(
         "MultiHeadAttention[num_heads=2,scale=0.25](q, k, v) | q:[2,3,32] k:[2,5,32] v:[2,5,32]",
         f"MultiHeadAttention[{_TWELVE}](q, k, v) | {_WIDE}",
@@ -299,7 +297,7 @@ define(
     contract=contract("Attention", "num_heads scale mask_filter_value unidirectional qkv_hidden_sizes", 6, int32=[3]),
     ranks=_ranks_ort_attention,
     vectors=lambda attrs, count: [2],
-    traits=_ATTENTION,
+    traits=ATTENTION_TRAITS,
     runtime=RuntimeFacts(fuses=True, kernels=3),
     samples=(
         "OrtAttention[num_heads=2,qkv_hidden_sizes=(32,32,32),scale=0.25](x, w, b) | x:[2,5,32] w:[32,96] b:[96]",

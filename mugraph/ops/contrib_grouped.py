@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.ops.attention import (
+    ATTENTION_TRAITS,
     attended,
     causal_mask,
     expect_rank3,
@@ -52,7 +53,6 @@ from mugraph.ops.forms import (
     type_of,
 )
 from mugraph.ops.rotary import rotated
-from mugraph.ops.traits import Traits
 from mugraph.terms.equations import divided
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, same_dim, smaller
 from mugraph.terms.term import Term, const
@@ -377,7 +377,7 @@ define(
         int32=[5, 6],
     ),
     ranks=_ranks_group_query,
-    traits=Traits(attention=True, accumulates=True, piecewise=True),
+    traits=ATTENTION_TRAITS,
     runtime=RuntimeFacts(kernels=3, rest=_appending),
     samples=(
         "GroupQueryAttention[kv_num_heads=4,num_heads=12,scale=0.125](q, k, v) | q:[1,30,384] k:[1,30,128] v:[1,30,128]",

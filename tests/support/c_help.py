@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
 from rewriter.kernels.c import generate
-from rewriter.kernels.c.calling import opened, prepared
+from rewriter.kernels.c.calling import admits_tiles, opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
 from rewriter.kernels.c.objects import levels_here
 from rewriter.kernels.c.parts import MATRIX
@@ -91,7 +90,4 @@ def levels() -> list[Level]:
 
 def tiles() -> list[Level]:
     """That of AMX, where this machine's processor has it and Linux lets this process use its tiles."""
-    level, (arch_prctl, request_permission, tile_data) = LEVELS["x86-64-amx"], (158, 0x1023, 18)
-    if level not in levels_here():
-        return []
-    return [] if ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data) else [level]
+    return [MATRIX.level] if MATRIX.level in levels_here() and admits_tiles() else []

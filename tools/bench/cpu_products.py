@@ -45,9 +45,10 @@ from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_term
 from rewriter.cost.schedules.cpu import SECOND_CACHE, cpu_schedules
 from rewriter.kernels.c import CSource, generate
-from rewriter.kernels.c.calling import BoundKernel, aligned, opened, prepared
+from rewriter.kernels.c.calling import BoundKernel, admits_tiles, aligned, opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
 from rewriter.kernels.c.objects import ObjectCompiler
+from rewriter.kernels.c.parts import MATRIX
 from rewriter.kernels.c.products import StoredProduct, dynamic_quantized
 from rewriter.kernels.c.tiles import TileTarget
 from rewriter.kernels.fuse.lower import lower
@@ -76,10 +77,11 @@ _QUICK = 9
 """Runs of each schedule."""
 _LEAST = 7
 """Rounds."""
-_PROBE = """#include <immintrin.h>
-#include <stdint.h>
+_PROBE = (
+    f"""#include <stdint.h>
 #include <time.h>
-struct tile_shapes { uint8_t palette, start, reserved[14]; uint16_t row_bytes[16]; uint8_t rows[16]; };
+{MATRIX.matrix}"""
+    + """
 static double now(void) {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
@@ -88,25 +90,24 @@ static double now(void) {
 /* Nanoseconds of a load and a multiplication, the least of three times. */
 double probe(void) {
     static char from[2048] __attribute__((aligned(64)));
-    struct tile_shapes shapes = {.palette = 1};
     double least = 1e9;
-    for (int tile = 0; tile < 8; ++tile) shapes.row_bytes[tile] = 64, shapes.rows[tile] = 16;
-    _tile_loadconfig(&shapes);
+    tiles_begin();
     for (int turn = 0; turn < 3; ++turn) {
         const double start = now();
         for (int i = 0; i < 300; ++i) {
-            _tile_loadd(4, from, 64);
-            _tile_loadd(5, from + 1024, 64);
-            _tile_dpbf16ps(0, 4, 6);
-            _tile_dpbf16ps(1, 5, 7);
+            TILE_LOAD(4, from, 64);
+            TILE_LOAD(5, from + 1024, 64);
+            TILE_PAIRS(0, 4, 6);
+            TILE_PAIRS(1, 5, 7);
         }
         const double time = (now() - start) / 600;
         least = time < least ? time : least;
     }
-    _tile_release();
+    tiles_end();
     return least;
 }
 """
+)
 _ALONE, _SHARED = 1.2, 1.6
 """Times of the probe over the least of all up to and from which a core is alone, and shared."""
 _AGAIN = "again"
@@ -216,17 +217,6 @@ class _ProductSizes:
 
     def __str__(self) -> str:
         return f"{self.m}×{self.k}×{self.n}"
-
-
-def _allow_tiles() -> None:
-    """Asks Linux for the tiles of AMX, as a process has to before its first instruction with them.
-
-    Raises:
-        click.ClickException: it says no.
-    """
-    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
-    if ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data):
-        raise click.ClickException("Linux does not let this process use AMX; choose another --level")
 
 
 class _ProductCase:
@@ -408,8 +398,8 @@ def main(
     console, chosen = Console(), LEVELS[level] if level else level_of_processor()
     if chosen is None:
         raise click.ClickException("no instruction set of rewriter/kernels/c/compile.py is known to be here")
-    if "amx_tile" in chosen.features:
-        _allow_tiles()
+    if "amx_tile" in chosen.features and not admits_tiles():
+        raise click.ClickException("Linux does not let this process use AMX; choose another --level")
     target = TileTarget.of(chosen)
     names = ("bytes",) if quantized else (*only, *tiles)
     columns = (*names, _AGAIN)
@@ -429,8 +419,8 @@ def main(
             print(shape, name, dict(case.add_kernel(name, built, clock).tiles), flush=True)
         if shared:
             for state, by_name in case.times_by_state(seconds).items():
-                base = np.median(by_name["onnxruntime"] or np.nan)
                 medians = {name: np.median(each or np.nan) for name, each in by_name.items()}
+                base = medians["onnxruntime"]
                 runs = min(map(len, by_name.values()))
                 cells = [f"{name} {median:.0f} µs {base / median:.2f}×" for name, median in medians.items()]
                 print(shape, state, f"{runs} runs", *cells, sep="  ", flush=True)

@@ -15,7 +15,7 @@ import numpy as np
 from rewriter.kernels.c.codegen import CSource
 from rewriter.runtime.plan import Argument, Expression
 
-__all__ = ["BoundKernel", "aligned", "opened", "prepared"]
+__all__ = ["BoundKernel", "admits_tiles", "aligned", "opened", "prepared"]
 
 _HUGE_PAGE = 2 << 20
 _INPUT, _OUTPUT, _SCRATCH = (make(0).packed[0] for make in (Argument.input, Argument.output, Argument.scratch))
@@ -35,6 +35,12 @@ def aligned(size: int) -> np.ndarray:
     memory = np.frombuffer(mapped, np.uint8)
     start = -memory.ctypes.data % _HUGE_PAGE
     return memory[start : start + size]
+
+
+def admits_tiles() -> bool:
+    """Asks Linux for the tiles of AMX, as a process has to before its first instruction with them; whether it may use them."""
+    arch_prctl, request_permission, tile_data = 158, 0x1023, 18
+    return not ctypes.CDLL(None).syscall(arch_prctl, request_permission, tile_data)
 
 
 def opened(content: bytes) -> ctypes.CDLL:

@@ -8,10 +8,10 @@ products from zero, in two sums, before it adds them to what was there (Intel 64
 Manual, volume 2, TDPBF16PS), so that six of them every 32 steps round less than a float multiplication at each step.
 
 The tiles take denormal numbers as zero and give none, and a float near the largest has no nearest bfloat16. So every unit of a
-panel, 32 numbers of each of its columns, has the range of its exponents, and so have 32 rows of a slab of the left operand. Where
-no sum of products of parts could be denormal or overflow (the two ranges decide it, whatever lies between), parts are multiplied,
-else floats: the weights are put together again, which is exact with three parts, or were stored as floats. Infinities and NaN
-are such a case. So no result depends on how tiles round what is too small.
+panel, 32 numbers of each of its columns, has the range of its exponents, and so has one of 16 rows of the left operand. Where no
+sum of products of parts could be denormal or overflow (the ranges of a slab decide it for 32 rows, else those of a piece of it,
+whatever lies between), parts are multiplied, else floats: the weights are put together again, which is exact with three parts,
+or were stored as floats. Infinities and NaN are such a case. So no result depends on how tiles round what is too small.
 
 The blocking is that of K. Goto and R. van de Geijn, Anatomy of high-performance matrix multiplication, ACM TOMS 34(3), 2008, one
 cache further out: 128 rows of a slab of the left operand, all parts of it, stay in the second cache, a slab of a panel passes
