@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,8 @@ from rewriter.search.ranges import RangeOracle
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
 from tools.bench import decoding
-from tools.bench.decoding import bound_milliseconds, row_name
+from tools.bench.decoding import MODELS, DecodingCase, bound_milliseconds, parse_row, small
+from tools.zoo.decoder_files import write_step, write_weights
 from tools.zoo.decoders import (
     FIXED,
     LLAMA_STEP,
@@ -43,6 +45,7 @@ from tools.zoo.decoders import (
     decoder_step,
     step_weights,
 )
+from tools.zoo.draws import repeated_normal
 from tools.zoo.steps import STEPS, export_step
 
 SMALL = Decoder()
@@ -144,6 +147,10 @@ def test_heads_that_share_keys_are_refused_where_the_operator_has_none() -> None
         decoder_step(replace(SMALL, spelling="multihead"))
     with pytest.raises(ValueError, match="3 new words a step, spelled 'chosen'"):
         decoder_step(replace(SMALL, spelling="chosen", new=3))
+    with pytest.raises(ValueError, match="any new words a step, spelled 'chosen'"):
+        decoder_step(replace(SMALL, spelling="chosen", new=None))
+    with pytest.raises(ValueError, match="normalised, of one product, spelled 'genai'"):
+        decoder_step(replace(SMALL, spelling="genai", normalises_heads=True))
 
 
 @pytest.mark.parametrize("spelling", ["explicit", "attention", "grouped", "packed"])
@@ -152,11 +159,84 @@ def test_stores_give_the_numbers_of_dequantised_floats(store: Store, spelling: S
     """onnxruntime rounds the operands of products by DequantizeLinear to eight bits if it is let."""
     fed = feeds(SMALL, 2, 9)
     stored, floats = (decoder_step(replace(SMALL, spelling=spelling, store=kind)) for kind in (store, "floats"))
-    weights = step_weights(stored)
+    weights = dict(step_weights(stored))
+    assert weights
     for tensor in floats.graph.initializer:
-        tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
+        if tensor.name in weights:
+            tensor.CopyFrom(numpy_helper.from_array(weights.pop(tensor.name), tensor.name))
+    assert not weights
     for one, other in zip(results(stored, fed, fuses=False), results(floats, fed), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=5e-6)
+
+
+QWEN = replace(SMALL, head=32, is_tied=True, normalises_heads=True)
+"""Heads wider than hidden / heads, normalised; the last product is by the table of words."""
+
+
+@pytest.mark.parametrize("spelling", ["explicit", "attention", "grouped", "scatternd", "tensorscatter"])
+@pytest.mark.parametrize("store", STORES)
+def test_normalised_heads_of_another_size_and_a_tied_head_are_understood(spelling: Spelling, store: Store) -> None:
+    """Equal numbers in all spellings with a cache that grows, which depend on what normalises."""
+    which = replace(QWEN, spelling=spelling, store=store)
+    model = decoder_step(which)
+    assert not load(model).opaque
+    if spelling in SPELLINGS:
+        fed = feeds(which, 2, 9)
+        ours, explicit = (results(m, fed, fuses=False) for m in (model, decoder_step(replace(which, spelling="explicit"))))
+        assert ours[1].shape == (2, which.key_heads, 10, 32)
+        for one, other in zip(ours, explicit, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=5e-6)
+        (gain,) = (tensor for tensor in model.graph.initializer if tensor.name == "qgainw1")
+        gain.CopyFrom(numpy_helper.from_array(-numpy_helper.to_array(gain), gain.name))
+        assert np.abs(results(model, fed, fuses=False)[0] - ours[0]).max() > 1e-2
+
+
+def test_a_tied_head_is_one_tensor_of_the_file_where_it_is_stored_as_floats() -> None:
+    def heads(which: Decoder) -> set[str]:
+        return {t.name for t in decoder_step(which).graph.initializer if t.name.startswith("headw")}
+
+    assert heads(QWEN) == set()
+    assert heads(replace(QWEN, is_tied=False)) == {"headw"}
+    assert heads(replace(QWEN, store="packed")) == {"headw_q", "headw_s"}
+    tied, words = (dict(step_weights(decoder_step(replace(QWEN, store=store)))) for store in ("packed", "floats"))
+    np.testing.assert_allclose(tied["headw"], words["words"].T, atol=0.1 * np.abs(words["words"]).max())
+
+
+@pytest.mark.parametrize("spelling", SEVERAL)
+def test_one_file_takes_a_prompt_and_steps(spelling: Spelling) -> None:
+    """As many new words as a run has, behind any cache."""
+    which = replace(SMALL, spelling=spelling, new=None)
+    free = decoder_step(which)
+    for new, past in ((5, 0), (1, 9), (3, 2)):
+        fixed = replace(which, new=new)
+        fed = feeds(fixed, SEVERAL[spelling], past)
+        for one, other in zip(results(free, fed), results(decoder_step(fixed), fed), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=5e-6)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_weights_beside_the_files_are_those_within(store: Store, tmp_path: Path) -> None:
+    """Two spellings share one file of weights, which is written once; arrays that are large repeat numbers, none are zeros."""
+    which = replace(QWEN, store=store, words=9000, layers=1)
+    weights = tmp_path / "weights.data"
+    write_weights(which, weights)
+    written = weights.stat().st_mtime_ns
+    write_weights(which, weights)
+    assert weights.stat().st_mtime_ns == written
+    fed = feeds(which, 1, 3)
+    for spelling in ("explicit", "grouped"):
+        path, spelled_so = tmp_path / f"{spelling}.onnx", replace(which, spelling=spelling)
+        write_step(spelled_so, path, weights)
+        assert path.stat().st_size < 100_000
+        whole = decoder_step(spelled_so)
+        session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+        for one, other in zip(session.run(None, fed), results(whole, fed), strict=True):
+            np.testing.assert_array_equal(one, other)
+        beside = dict(step_weights(onnx.load(path, load_external_data=False), tmp_path))
+        assert beside.keys() == dict(step_weights(whole)).keys()
+        assert all((array != 0).mean() > 0.85 for array in beside.values())
+    large = repeated_normal(np.random.default_rng(0), (1200, 1024), 2.0)
+    assert large.std() == pytest.approx(2.0, rel=0.01) and len(np.unique(large[:, 0])) == len(large)
 
 
 @pytest.mark.parametrize("store", STORES[1:])
@@ -354,16 +434,68 @@ def test_the_bound_of_a_step_is_what_it_reads() -> None:
     assert narrow == pytest.approx(bound_milliseconds(replace(LLAMA_STEP, batch=4, past=0)) * 4.5 / 16)
 
 
+@pytest.mark.parametrize(
+    ("model", "params", "past"), [("llama-3.2-1b", 1.2358e9, 16 * 2 * 512), ("qwen3-0.6b", 0.596e9, 28 * 2 * 1024)]
+)
+def test_the_bounds_of_whole_models_are_of_their_parameters(model: str, params: float, past: int) -> None:
+    """Parameters as the models' cards have them, without normalisations; a tied head is read once, whatever stores it."""
+    which = replace(MODELS[model], batch=1, past=2048)
+    expected = (2 * params + 2 * 2048 * past) / 4.3e9
+    assert bound_milliseconds(which) == pytest.approx(expected, rel=0.001)
+    assert bound_milliseconds(replace(which, is_tied=False)) == bound_milliseconds(which)
+    prompt = bound_milliseconds(replace(which, past=0, new=512))
+    assert 1.0 < prompt / (2 * 512 * params / 790e9) < 1.15, "what attends is little beside the products"
+
+
+def test_rows_say_sizes_words_and_stores() -> None:
+    case = parse_row("1x0+512 packed", "qwen3-0.6b", "grouped", layers=3, is_small=False, is_dynamic=True)
+    which = case.which
+    assert (which.batch, which.past, which.new, which.store, which.layers, which.hidden) == (1, 0, 512, "packed", 3, 1024)
+    assert case.name == "qwen3-0.6b.3 1x0+512 packed grouped dynamic"
+    assert case.file_stem == "qwen3-0.6b.3.any.packed.grouped" and case.written.new is None
+    assert parse_row("4x1024", "llama", "explicit", layers=None, is_small=True, is_dynamic=False).name == "4x1024"
+    for wrong in ("0x8", "1x8+0", "1x8 nibbles", "1x8  packed", "8"):
+        with pytest.raises(ValueError, match=re.escape(wrong)):
+            parse_row(wrong, "llama", "explicit", layers=None, is_small=True, is_dynamic=False)
+
+
+@pytest.mark.parametrize("model", ["llama-3.2-1b", "qwen3-0.6b"])
+def test_a_whole_model_is_measured_for_steps_and_a_prompt_with_one_file(model: str, tmp_path: Path) -> None:
+    """Small, on the CPU: what is made is right at both sizes, and made once."""
+    kept = tmp_path / "rows.json"
+    arguments = [
+        str(tmp_path),
+        "--json",
+        str(kept),
+        "--small",
+        "--provider",
+        "cpu",
+        "--model",
+        model,
+        "--dynamic",
+        "--budget",
+        "8",
+    ]
+    arguments += ["--spelling", "grouped", "--row", "1x9", "--row", "1x0+5", "--only", "original", "--only", "predicted"]
+    result = CliRunner().invoke(decoding.main, [*arguments, "--rounds", "1"], catch_exceptions=False)
+    assert result.exit_code == 0
+    step, prompt = json.loads(kept.read_text())
+    for row in (step, prompt):
+        assert row["problems"] == {} and row["ms"].keys() == {"original", "predicted"}
+        assert 0 < row["errors"]["original"] < 3e-3
+    assert step["made"] == prompt["made"]
+
+
 def test_what_was_measured_of_a_row_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runners that have a time or a problem are not run again, but for the original, which the others are judged by."""
     measured: list[tuple[str, list[str]]] = []
 
     def measure(row: decoding.StepRow, runners: list[str], *arguments: object) -> dict[str, object]:
-        measured.append((row_name(row.which), runners))
+        measured.append((row.case.name, runners))
         times = {"ms": dict.fromkeys(runners, 1.0), "problems": {}, "errors": {}, "notes": {}, "made": {}, "pairs": {}}
         if "torch" in runners:
             times |= {"ms": {"original": 2.0}, "problems": {"torch": "none here"}}
-        return {"row": row_name(row.which), "bound_ms": 0.5, **times}
+        return {"row": row.case.name, "bound_ms": 0.5, **times}
 
     monkeypatch.setattr(decoding, "measure", measure)
     kept = tmp_path / "rows.json"
@@ -390,8 +522,8 @@ def test_a_row_that_is_none_is_refused(tmp_path: Path) -> None:
 
 def test_results_that_are_wrong_get_no_time(tmp_path: Path) -> None:
     """A file that computes something else, and its peer that does not, as they are run."""
-    which = replace(decoding.SMALL, batch=1, past=8)
-    row = decoding.prepare(which, ["original", "grouped"], tmp_path, "cpu", 0.0, is_dynamic=False)
+    which = replace(small(LLAMA_STEP), batch=1, past=8)
+    row = decoding.prepare(DecodingCase("llama", which), ["original", "grouped"], tmp_path, "cpu", 0.0)
     other = decoder_step(replace(which, spelling="grouped"), seed=1)
     onnx.save(other, row.files["grouped"])
     found = decoding.measure(row, ["original", "grouped"], "cpu", "host", 1, tmp_path)

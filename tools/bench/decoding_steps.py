@@ -17,7 +17,7 @@ import onnx
 
 from rewriter.reference import compare
 from tools.bench.gpu_runners import Feed, OnnxRunner, OnnxSpec, Runner, TorchRunner
-from tools.zoo.decoders import Decoder, cache_names, step_weights
+from tools.zoo.decoders import Decoder, cache_names, rotary_frequencies, step_weights
 
 if TYPE_CHECKING:
     import torch
@@ -54,9 +54,9 @@ class StepSpec:
     def open(self) -> Runner:
         """Builds, compiles and captures it."""
         if self.compiled is None:
-            feed, batch = read_arrays(self.feed), self.which.batch or 1
-            total = (batch, self.which.key_heads, (self.which.past or 0) + 1, self.which.size)
-            poison = [np.full((batch, 1, self.which.words), np.nan, np.float16)]
+            feed, batch, new = read_arrays(self.feed), self.which.batch or 1, self.which.new or 1
+            total = (batch, self.which.key_heads, (self.which.past or 0) + new, self.which.size)
+            poison = [np.full((batch, new, self.which.words), np.nan, np.float16)]
             poison += [np.full(total, np.nan, np.float16) for _ in cache_names(self.which.layers)]
             inner: Runner = OnnxSpec(self.path, self.provider, feed, poison, self.clock).open()
         else:
@@ -100,9 +100,9 @@ class _TorchStep(TorchRunner):
     def __init__(self, spec: StepSpec) -> None:
         import torch
 
-        weights = {name: torch.from_numpy(array.copy()) for name, array in step_weights(onnx.load(spec.path)).items()}
-        module = _step_module(spec.which, weights, torch.float16)
-        words = torch.zeros((spec.which.batch or 1, 1), dtype=torch.int64)
+        stored = step_weights(onnx.load(spec.path, load_external_data=False), spec.path.parent)
+        module = _step_module(spec.which, {name: torch.from_numpy(array.copy()) for name, array in stored}, torch.float16)
+        words = torch.zeros((spec.which.batch or 1, spec.which.new or 1), dtype=torch.int64)
         mode = "max-autotune" if spec.provider == "cuda" else "eager"
         self.module, self.past = module, spec.which.past or 0
         self.names = [before for before, _ in cache_names(spec.which.layers)]
@@ -118,24 +118,28 @@ class _TorchStep(TorchRunner):
 
 
 def _step_module(which: Decoder, weights: Mapping[str, torch.Tensor], kind: torch.dtype) -> torch.nn.Module:
-    """The step as a module, from words to logits."""
+    """The step as a module, from words to logits; matrices lie as those of torch's linear layers do, [columns, rows]."""
     import torch
-    from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+    from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
-    batch, past, size = which.batch or 1, which.past or 0, which.size
-    angles = past * weights["frequencies"].double().flatten()
-    both = torch.cat([angles, angles])
+    batch, past, new, size = which.batch or 1, which.past or 0, which.new or 1, which.size
+    positions = torch.arange(past, past + new, dtype=torch.float64)
+    angles = positions[:, None] * torch.from_numpy(rotary_frequencies(which)).double()
+    both = torch.cat([angles, angles], dim=-1)
+    is_causal = new > 1 and not past
 
     class LlamaStep(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             for name, tensor in weights.items():
-                if tensor.is_floating_point() and tensor.numel() > size:
-                    self.register_buffer(name, tensor.to(kind))
+                turns = tensor.ndim == 2 and name != "words"
+                self.register_buffer(name, (tensor.T.contiguous() if turns else tensor).to(kind))
             for name in self.cache_buffers():
-                self.register_buffer(name, torch.zeros((batch, which.key_heads, past + 1, size), dtype=kind))
+                self.register_buffer(name, torch.zeros((batch, which.key_heads, past + new, size), dtype=kind))
             self.register_buffer("cos", both.cos().to(kind))
             self.register_buffer("sin", both.sin().to(kind))
+            seen = torch.ones((new, past + new), dtype=torch.bool).tril(past)
+            self.register_buffer("seen", seen if new > 1 and past else None)
 
         @staticmethod
         def cache_buffers() -> list[str]:
@@ -153,14 +157,19 @@ def _step_module(which: Decoder, weights: Mapping[str, torch.Tensor], kind: torc
             x = w["words"][input_ids]
             for n in range(which.layers):
                 y = rms_norm(x, (which.hidden,), w[f"beforew{n}"], 1e-6)
-                q, k, v = ((y @ w[f"{name}w{n}"]).view(batch, 1, -1, size).transpose(1, 2) for name in ("q", "k", "v"))
+                q, k, v = (linear(y, w[f"{name}w{n}"]).view(batch, new, -1, size) for name in ("q", "k", "v"))
+                if which.normalises_heads:
+                    q, k = (rms_norm(x, (size,), w[f"{name}gainw{n}"], 1e-6) for name, x in (("q", q), ("k", k)))
+                q, k, v = (x.transpose(1, 2) for x in (q, k, v))
                 keys, values = w[f"k_cache{n}"], w[f"v_cache{n}"]
                 keys[:, :, past:] = self.turned(k)
                 values[:, :, past:] = v
-                seen = scaled_dot_product_attention(self.turned(q), keys, values, enable_gqa=True)
-                x = x + seen.transpose(1, 2).reshape(batch, 1, -1) @ w[f"ow{n}"]
+                seen = scaled_dot_product_attention(
+                    self.turned(q), keys, values, attn_mask=self.seen, is_causal=is_causal, enable_gqa=True
+                )
+                x = x + linear(seen.transpose(1, 2).reshape(batch, new, -1), w[f"ow{n}"])
                 y = rms_norm(x, (which.hidden,), w[f"betweenw{n}"], 1e-6)
-                x = x + (silu(y @ w[f"gatew{n}"]) * (y @ w[f"upw{n}"])) @ w[f"downw{n}"]
-            return rms_norm(x, (which.hidden,), w["lastw"], 1e-6) @ w["headw"]
+                x = x + linear(silu(linear(y, w[f"gatew{n}"])) * linear(y, w[f"upw{n}"]), w[f"downw{n}"])
+            return linear(rms_norm(x, (which.hidden,), w["lastw"], 1e-6), w["words" if which.shares_words else "headw"])
 
     return LlamaStep().eval()

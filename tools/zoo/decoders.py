@@ -8,8 +8,9 @@ int64[batch] or, where it is one for all sequences, int64[1].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import ml_dtypes
@@ -18,9 +19,25 @@ import onnx
 from onnx import numpy_helper
 from onnx.parser import parse_model
 
-from tools.zoo.draws import Array, gain, normal
+from tools.zoo.draws import Array, gain, repeated_normal
 
-__all__ = ["FIXED", "LLAMA_STEP", "SPELLINGS", "STORES", "Decoder", "Spelling", "cache_names", "decoder_step", "step_weights"]
+__all__ = [
+    "FIXED",
+    "LLAMA_1B",
+    "LLAMA_STEP",
+    "QWEN3_06B",
+    "SPELLINGS",
+    "STORES",
+    "Decoder",
+    "Spelling",
+    "Store",
+    "cache_names",
+    "decoder_step",
+    "rotary_frequencies",
+    "step_nodes",
+    "step_tensors",
+    "step_weights",
+]
 
 Spelling = Literal[
     "explicit", "attention", "grouped", "packed", "multihead", "genai", "tensorscatter", "scatternd", "elements", "chosen"
@@ -52,14 +69,17 @@ class Decoder:
     """Which decoder, and how it is spelled.
 
     Attributes:
-        layers, hidden, intermediate, heads, key_heads, words: as in transformers' ``LlamaConfig``; a head has hidden / heads
-            entries.
+        layers, hidden, intermediate, heads, key_heads, words: as in transformers' ``LlamaConfig``.
         batch, past: sizes; ``None`` for any.
-        new: words of a sequence that a step takes; more than one where the cache grows, and not by MultiHeadAttention.
+        new: words of a sequence that a step takes; more than one, or ``None`` for any, where the cache grows, and not by
+            MultiHeadAttention.
         half: weights, cache and logits are half precision.
         spelling: one of :data:`SPELLINGS` or :data:`FIXED`.
         room: positions that the tables of angles have, where the spelling has such tables, and a cache of a fixed size.
         store: one of :data:`STORES`.
+        head: entries of a head; hidden / heads where that is ``None``.
+        is_tied: the last product is by the table of words; stored as floats it is that tensor, transposed.
+        normalises_heads: queries and keys are normalised head by head, as Qwen3's are; where they are products of their own.
     """
 
     layers: int = 2
@@ -70,16 +90,34 @@ class Decoder:
     words: int = 100
     batch: int | None = None
     past: int | None = None
-    new: int = 1
+    new: int | None = 1
     half: bool = False
     spelling: Spelling = "explicit"
     room: int = 64
     store: Store = "floats"
+    head: int | None = None
+    is_tied: bool = False
+    normalises_heads: bool = False
 
     @property
     def size(self) -> int:
         """Entries of a head."""
-        return self.hidden // self.heads
+        return self.head or self.hidden // self.heads
+
+    @property
+    def query_width(self) -> int:
+        """Entries of all heads of queries."""
+        return self.heads * self.size
+
+    @property
+    def key_width(self) -> int:
+        """Entries of all heads of keys, or of values."""
+        return self.key_heads * self.size
+
+    @property
+    def shares_words(self) -> bool:
+        """Whether the table of words and the last product are one tensor of the file."""
+        return self.is_tied and self.store == "floats"
 
     @property
     def element_type(self) -> int:
@@ -88,6 +126,10 @@ class Decoder:
 
 LLAMA_STEP = Decoder(4, 2048, 5632, 16, 4, 1000, half=True, room=16384)
 """Four layers of Llama's shape, as :data:`tools.zoo.exported.LLAMA` has them."""
+LLAMA_1B = Decoder(16, 2048, 8192, 32, 8, 128256, half=True, room=16384, is_tied=True)
+"""Llama-3.2-1B."""
+QWEN3_06B = Decoder(28, 1024, 3072, 16, 8, 151936, half=True, room=16384, head=128, is_tied=True, normalises_heads=True)
+"""Qwen3-0.6B."""
 
 
 def cache_names(layers: int) -> list[tuple[str, str]]:
@@ -97,66 +139,126 @@ def cache_names(layers: int) -> list[tuple[str, str]]:
 
 
 def decoder_step(which: Decoder, seed: int = 0) -> onnx.ModelProto:
-    """One step of a decoder of Llama's kind. Raises ValueError for shared keys or several words in a spelling without such."""
-    if which.new > 1 and which.spelling in (*FIXED, "multihead"):
-        raise ValueError(f"{which.new} new words a step, spelled {which.spelling!r}")
+    """One step of a decoder of Llama's kind, with its weights. Raises ValueError as :func:`step_nodes`."""
+    model = step_nodes(which)
+    used = {name for node in model.graph.node for name in node.input}
+    tensors = (numpy_helper.from_array(array, name) for name, array in step_tensors(which, seed) if name in used)
+    model.graph.initializer.extend(tensors)
+    return model
+
+
+def step_nodes(which: Decoder) -> onnx.ModelProto:
+    """One step of a decoder of Llama's kind, without its weights.
+
+    Raises:
+        ValueError: shared keys, several words or heads that are normalised, in a spelling without such.
+    """
+    if which.new != 1 and which.spelling in (*FIXED, "multihead"):
+        raise ValueError(f"{which.new or 'any'} new words a step, spelled {which.spelling!r}")
     if which.spelling == "multihead" and which.heads != which.key_heads:
         raise ValueError(f"MultiHeadAttention of {which.heads} heads of queries and {which.key_heads} of keys")
-    generator = np.random.default_rng(seed)
-    weights: dict[str, Array] = {"words": normal(generator, (which.words, which.hidden), 1.0)}
-    text, x = [_PREPARED[which.spelling].replace("TYPE", str(which.element_type))], "x0"
+    if which.spelling in _JOINED and which.normalises_heads:
+        raise ValueError(f"heads that are normalised, of one product, spelled {which.spelling!r}")
+    text, x = [_NEW if which.new is None else "", _PREPARED[which.spelling].replace("TYPE", str(which.element_type))], "x0"
     for n in range(which.layers):
-        of_keys, drawn = which.key_heads * which.size, dict[str, Array]()
-        for name, rows, columns in (
-            ("q", which.hidden, which.hidden),
-            ("k", which.hidden, of_keys),
-            ("v", which.hidden, of_keys),
-            ("o", which.hidden, which.hidden),
-            ("gate", which.hidden, which.intermediate),
-            ("up", which.hidden, which.intermediate),
-            ("down", which.intermediate, which.hidden),
-        ):
-            drawn[name] = normal(generator, (rows, columns), rows**-0.5)
-            _enter(weights, f"{name}w{n}", drawn[name], which.store)
-        _enter(weights, f"qkvw{n}", np.concatenate([drawn[name] for name in "qkv"], axis=1), which.store)
-        for name in ("before", "between"):
-            weights[f"{name}w{n}"] = gain(generator, (which.hidden,))
         text.append(_layer(n, x, which))
         x = f"x{n + 1}"
-    weights["lastw"] = gain(generator, (which.hidden,))
-    _enter(weights, "headw", normal(generator, (which.hidden, which.words), which.hidden**-0.5), which.store)
-    text.append(f"{_norm('last', x, which)} {_product('logits', 'last', 'headw', which.hidden, which.words, which)}")
-    return _model(which, " ".join(text), {**weights, **_constants(which)})
+    text.append(_norm("last", x, which))
+    if which.shares_words:
+        text.append("headw = Transpose<perm = [1, 0]>(words) logits = MatMul(last, headw)")
+    else:
+        text.append(_product("logits", "last", "headw", which.hidden, which.words, which))
+    return _model(which, " ".join(text))
 
 
-def _enter(weights: dict[str, Array], name: str, matrix: Array, store: Store) -> None:
-    """Enters a matrix, [rows, columns], as it is stored: whole numbers from -8 to 7, times a scale for each block of rows."""
+def step_tensors(which: Decoder, seed: int = 0) -> Iterator[tuple[str, Array]]:
+    """The weights of a step by name as the file stores them, one after the other; the same in all spellings.
+
+    Of spellings that have one product for queries, keys and values that one is among them, too.
+    """
+    generator = np.random.default_rng(seed)
+    hidden, inner = which.hidden, which.intermediate
+
+    def stored(name: str, matrix: Array) -> Iterator[tuple[str, Array]]:
+        yield from ((part, _narrowed(array, which)) for part, array in _entries(name, matrix, which.store))
+
+    def drawn(rows: int, columns: int, deviation: float) -> Array:
+        return repeated_normal(generator, (rows, columns), deviation, half=which.half and which.store == "floats")
+
+    words = drawn(which.words, hidden, hidden**-0.5 if which.is_tied else 1.0)
+    yield "words", _narrowed(words, which)
+    if which.is_tied and not which.shares_words:
+        yield from stored("headw", words.T)
+    del words
+    for n in range(which.layers):
+        joined = list[Array]()
+        for name, rows, columns in (
+            ("q", hidden, which.query_width),
+            ("k", hidden, which.key_width),
+            ("v", hidden, which.key_width),
+            ("o", which.query_width, hidden),
+            ("gate", hidden, inner),
+            ("up", hidden, inner),
+            ("down", inner, hidden),
+        ):
+            matrix = drawn(rows, columns, rows**-0.5)
+            yield from stored(f"{name}w{n}", matrix)
+            if name in "qkv" and which.spelling in _JOINED:
+                joined.append(matrix)
+        if joined:
+            yield from stored(f"qkvw{n}", np.concatenate(joined, axis=1))
+        for name in ("before", "between"):
+            yield f"{name}w{n}", _narrowed(gain(generator, (hidden,)), which)
+        for name in "qk" if which.normalises_heads else "":
+            yield f"{name}gainw{n}", _narrowed(gain(generator, (which.size,)), which)
+    yield "lastw", _narrowed(gain(generator, (hidden,)), which)
+    if not which.is_tied:
+        yield from stored("headw", drawn(hidden, which.words, hidden**-0.5))
+
+
+def _narrowed(array: Array, which: Decoder) -> Array:
+    """Floats in the precision of a step."""
+    return array.astype(np.float16) if which.half and array.dtype == np.float32 else array
+
+
+def _entries(name: str, matrix: Array, store: Store) -> Iterator[tuple[str, Array]]:
+    """A matrix, [rows, columns], as it is stored: whole numbers from -7 to 7, times a scale for each block of rows."""
     if store == "floats":
-        weights[name] = matrix
+        yield name, matrix
         return
     rows, columns = matrix.shape
     blocks = matrix.reshape(rows // _BLOCK, _BLOCK, columns)
     scales = np.maximum(np.abs(blocks).max(axis=1), 1e-6) / 7
-    numbers = np.clip(np.round(blocks / scales[:, None]), -8, 7).reshape(rows, columns).astype(np.int8)
+    numbers = np.rint(blocks / scales[:, None]).astype(np.int8).reshape(rows, columns)
     if store == "blocks":
-        weights[f"{name}_q"], weights[f"{name}_s"] = numbers.astype(ml_dtypes.int4), scales
+        yield f"{name}_q", numbers.astype(ml_dtypes.int4)
+        yield f"{name}_s", scales
         return
     nibbles = (numbers.T + 8).astype(np.uint8).reshape(columns, rows // _BLOCK, _BLOCK)
-    weights[f"{name}_q"] = nibbles[..., ::2] | nibbles[..., 1::2] << 4
-    weights[f"{name}_s"] = np.ascontiguousarray(scales.T)
+    yield f"{name}_q", nibbles[..., ::2] | nibbles[..., 1::2] << 4
+    yield f"{name}_s", np.ascontiguousarray(scales.T)
 
 
-def step_weights(model: onnx.ModelProto) -> dict[str, Array]:
-    """The constants of a step by name, with matrices as floats, [rows, columns], however they are stored."""
-    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-    weights = {name: array for name, array in tensors.items() if not name.endswith(("_q", "_s"))}
-    for name in (name.removesuffix("_q") for name in tensors if name.endswith("_q")):
-        numbers, scales = tensors[f"{name}_q"], tensors[f"{name}_s"]
-        if numbers.dtype == np.uint8:
-            nibbles = np.stack([numbers & 15, numbers >> 4], -1).reshape(len(numbers), -1)
-            numbers, scales = nibbles.T.astype(np.int8) - np.int8(8), scales.T
-        weights[name] = numbers.astype(scales.dtype) * np.repeat(scales, _BLOCK, axis=0)
-    return weights
+def step_weights(model: onnx.ModelProto, folder: Path = Path()) -> Iterator[tuple[str, Array]]:
+    """The weights of a step by name, with matrices as floats, [rows, columns], however they are stored, one after the other.
+
+    Args:
+        folder: that of the model's file, where its weights lie beside that.
+    """
+    tensors = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name not in _CONSTANTS}
+
+    def read(name: str) -> Array:
+        return numpy_helper.to_array(tensors[name], str(folder))
+
+    for name in tensors:
+        if name.endswith("_q"):
+            numbers, scales = read(name), read(name.removesuffix("_q") + "_s")
+            if numbers.dtype == np.uint8:
+                nibbles = np.stack([numbers & 15, numbers >> 4], -1).reshape(len(numbers), -1)
+                numbers, scales = nibbles.T.astype(np.int8) - np.int8(8), scales.T
+            yield name.removesuffix("_q"), numbers.astype(scales.dtype) * np.repeat(scales, _BLOCK, axis=0)
+        elif not name.endswith("_s"):
+            yield name, read(name)
 
 
 def _product(result: str, x: str, weight: str, rows: int, columns: int, which: Decoder) -> str:
@@ -170,16 +272,17 @@ def _product(result: str, x: str, weight: str, rows: int, columns: int, which: D
     return f"{result} = com.microsoft.MatMulNBits<{sizes}>({x}, {weight}_q, {weight}_s)"
 
 
-def _model(which: Decoder, body: str, tensors: Mapping[str, Array]) -> onnx.ModelProto:
-    batch, past = which.batch or "batch", which.past if which.past is not None else "past"
-    total = past + which.new if isinstance(past, int) else "total"
+def _model(which: Decoder, body: str) -> onnx.ModelProto:
+    """A step of such nodes, with its constants."""
+    batch, past, new = which.batch or "batch", which.past if which.past is not None else "past", which.new or "new"
+    total = past + new if isinstance(past, int) and isinstance(new, int) else "total"
     if which.spelling in FIXED:
         past = total = which.room
     kind = "float16" if which.half else "float"
     cache, inputs, outputs = (
         f"{batch},{which.key_heads}",
-        [f"int64[{batch},{which.new}] input_ids"],
-        [f"{kind}[{batch},{which.new},{which.words}] logits"],
+        [f"int64[{batch},{new}] input_ids"],
+        [f"{kind}[{batch},{new},{which.words}] logits"],
     )
     if which.spelling in FIXED:
         inputs.append(f"int64[{batch if which.spelling == 'tensorscatter' else 1}] position")
@@ -203,10 +306,10 @@ def _model(which: Decoder, body: str, tensors: Mapping[str, Array]) -> onnx.Mode
     for value in (*model.graph.input, *model.graph.output):
         value.name = names.get(value.name, value.name)
     used = {name for node in model.graph.node for name in node.input}
-    for name, array in tensors.items():
+    for name, array in _constants(which).items():
         if name in used:
-            narrow = which.half and array.dtype == np.float32 and name not in _WIDE
-            model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float16) if narrow else array, name))
+            kept = array if name in _WIDE else _narrowed(array, which)
+            model.graph.initializer.append(numpy_helper.from_array(kept, name))
     return model
 
 
@@ -224,18 +327,20 @@ _WIDE = ("frequencies", "two", "epsilon")
 """What stays in single precision in a half-precision model: the angles are computed so, as transformers' models do."""
 
 
+def rotary_frequencies(which: Decoder) -> Array:
+    """Radians by which the rotary embedding turns each pair of entries from position to position, [size / 2], in float32."""
+    return np.asarray(_ROTARY_BASE ** (-np.arange(0, which.size, 2) / which.size), np.float32)
+
+
 def _constants(which: Decoder) -> dict[str, Array]:
     """Numbers, shapes and tables, of which a spelling uses some."""
     size = which.size
-    frequencies = (_ROTARY_BASE ** (-np.arange(0, size, 2) / size)).astype(np.float32)
+    frequencies = rotary_frequencies(which)
     angles = np.outer(np.arange(which.room, dtype=np.float32), frequencies)
     integers: dict[str, Sequence[int] | int] = {
         **{
             "zero": 0,
             "one": 1,
-            "news": which.new,
-            "last_new": which.new - 1,
-            "new1": [which.new],
             "at0": [0],
             "at1": [1],
             "at2": [2],
@@ -249,7 +354,8 @@ def _constants(which: Decoder) -> dict[str, Array]:
             "end": [np.iinfo(np.int64).max],
             "half": [size // 2],
             "heads": [0, 0, -1, size],
-            "whole": [0, 0, which.hidden],
+            "beside": [0, 0, -1],
+            "whole": [0, 0, which.query_width],
         },
         **{
             "key_heads": [which.key_heads],
@@ -258,6 +364,8 @@ def _constants(which: Decoder) -> dict[str, Array]:
             "sized": [size],
         },
     }
+    if which.new is not None:
+        integers |= {"news": which.new, "last_new": which.new - 1, "new1": [which.new]}
     floats = {
         **{"two": 2.0, "epsilon": 1e-6, "root": size**-0.25, "nought": 0.0, "minus": -np.inf},
         **{"frequencies": frequencies[None, None]},
@@ -269,6 +377,11 @@ def _constants(which: Decoder) -> dict[str, Array]:
     }
 
 
+_CONSTANTS = frozenset(_constants(Decoder()))
+"""Initializers that are no weights."""
+
+_NEW = "new1 = Shape<start = 1, end = 2>(input_ids) news = Squeeze(new1) last_new = Sub(news, one)"
+"""What :func:`_constants` has where a file says how many words are new."""
 _EXPLICIT = """
     batch1 = Shape<start = 0, end = 1>(past_key_values_0_key) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
     past0 = Squeeze(past1) total0 = Add(past0, news) total1 = Reshape(total0, last1)
@@ -323,15 +436,15 @@ _PREPARED: Mapping[Spelling, str] = {
 def _layer(n: int, x: str, which: Decoder) -> str:
     """The nodes of a layer, from ``x`` to the next."""
     attend = _ATTEND.get(which.spelling, _explicit_attention)
-    hidden, inner, of_keys = which.hidden, which.intermediate, which.key_heads * which.size
+    hidden, inner, of_queries, of_keys = which.hidden, which.intermediate, which.query_width, which.key_width
 
     def by(name: str, operand: str, rows: int, columns: int) -> str:
         return _product(f"{name}{n}", f"{operand}{n}", f"{name}w{n}", rows, columns, which)
 
-    columns = {"qkv": hidden + 2 * of_keys} if which.spelling in _JOINED else {"q": hidden, "k": of_keys, "v": of_keys}
+    columns = {"qkv": of_queries + 2 * of_keys} if which.spelling in _JOINED else {"q": of_queries, "k": of_keys, "v": of_keys}
     return f"""{_norm(f"before{n}", x, which, f"beforew{n}")}
         {" ".join(by(name, "before", hidden, count) for name, count in columns.items())} {attend(n, which)}
-        {by("o", "side", hidden, hidden)} middle{n} = Add({x}, o{n})
+        {by("o", "side", of_queries, hidden)} middle{n} = Add({x}, o{n})
         {_norm(f"between{n}", f"middle{n}", which, f"betweenw{n}")}
         {by("gate", "between", hidden, inner)} bent{n} = Sigmoid(gate{n}) silu{n} = Mul(gate{n}, bent{n})
         {by("up", "between", hidden, inner)} wide{n} = Mul(silu{n}, up{n}) {by("down", "wide", inner, hidden)}
@@ -351,12 +464,33 @@ def _norm(name: str, x: str, which: Decoder, weight: str = "lastw") -> str:
         {name} = Mul({weight}, {name}_n)"""
 
 
-def _explicit_attention(n: int, which: Decoder) -> str:
+def _apart(n: int, which: Decoder) -> str:
+    """Queries, keys and values as [batch,heads,new,size]."""
     text = []
     for name in "qkv":
-        text.append(
-            f"{name}h{n} = Reshape<allowzero = 0>({name}{n}, heads) {name}t{n} = Transpose<perm = [0, 2, 1, 3]>({name}h{n})"
-        )
+        text.append(f"{name}h{n} = Reshape<allowzero = 0>({name}{n}, heads)")
+        heads = f"{name}h{n}"
+        if which.normalises_heads and name != "v":
+            heads = f"{name}g{n}"
+            text.append(_norm(heads, f"{name}h{n}", which, f"{name}gainw{n}"))
+        text.append(f"{name}t{n} = Transpose<perm = [0, 2, 1, 3]>({heads})")
+    return " ".join(text)
+
+
+def _beside(n: int, which: Decoder) -> tuple[str, str, str]:
+    """Queries and keys, [batch,new,heads * size], as their heads are to be: the nodes for it, and what they are called."""
+    if not which.normalises_heads:
+        return "", f"q{n}", f"k{n}"
+    text = [
+        f"""{name}h{n} = Reshape<allowzero = 0>({name}{n}, heads) {_norm(f"{name}g{n}", f"{name}h{n}", which, f"{name}gainw{n}")}
+        {name}b{n} = Reshape<allowzero = 0>({name}g{n}, beside)"""
+        for name in "qk"
+    ]
+    return " ".join(text), f"qb{n}", f"kb{n}"
+
+
+def _explicit_attention(n: int, which: Decoder) -> str:
+    text = [_apart(n, which)]
     for name in "qk":
         text.append(f"""{name}c{n} = Mul({name}t{n}, cos) {name}1{n} = Slice({name}t{n}, at0, half, at3, at1)
             {name}2{n} = Slice({name}t{n}, half, end, at3, at1) {name}m{n} = Neg({name}2{n})
@@ -397,14 +531,16 @@ def _present(n: int, part: str, new: str, which: Decoder) -> str:
 
 def _rotary(n: int, which: Decoder, inputs: str, domain: str = "") -> str:
     """Queries and keys with the rotary embedding, by an operator of tables and positions."""
-    return " ".join(
-        f"{name}r{n} = {domain}RotaryEmbedding<num_heads = {heads}>({name}{n}, {inputs})"
-        for name, heads in (("q", which.heads), ("k", which.key_heads))
+    text, *beside = _beside(n, which)
+    turned = (
+        f"{name}r{n} = {domain}RotaryEmbedding<num_heads = {heads}>({x}, {inputs})"
+        for name, x, heads in zip("qk", beside, (which.heads, which.key_heads), strict=True)
     )
+    return " ".join((text, *turned))
 
 
 def _standard_attention(n: int, which: Decoder) -> str:
-    heads = f"q_num_heads = {which.heads}, kv_num_heads = {which.key_heads}" + (", is_causal = 1" if which.new > 1 else "")
+    heads = f"q_num_heads = {which.heads}, kv_num_heads = {which.key_heads}" + (", is_causal = 1" if which.new != 1 else "")
     return f"""{_rotary(n, which, "cosines, sines, position")}
         side{n}, present_{n}_key, present_{n}_value = Attention<{heads}>(
             qr{n}, kr{n}, v{n}, , past_key_values_{n}_key, past_key_values_{n}_value)"""
@@ -412,12 +548,8 @@ def _standard_attention(n: int, which: Decoder) -> str:
 
 def _counted_attention(n: int, which: Decoder) -> str:
     """Of heads beside each other, as keys and values are in the cache."""
-    apart = " ".join(
-        f"""{name}h{n} = Reshape<allowzero = 0>({name}{n}, heads) {name}t{n} = Transpose<perm = [0, 2, 1, 3]>({name}h{n})"""
-        for name in "qkv"
-    )
     turned = " ".join(f"{name}r{n} = RotaryEmbedding({name}t{n}, cosines, sines, positions)" for name in "qk")
-    return f"""{apart} {turned}
+    return f"""{_apart(n, which)} {turned}
         present_{n}_key = TensorScatter<axis = -2>(past_key_values_{n}_key, kr{n}, position)
         present_{n}_value = TensorScatter<axis = -2>(past_key_values_{n}_value, vt{n}, position)
         seen{n} = Attention<is_causal = 1>(qr{n}, present_{n}_key, present_{n}_value, , , , counts)
@@ -425,8 +557,9 @@ def _counted_attention(n: int, which: Decoder) -> str:
 
 
 def _grouped_attention(n: int, which: Decoder) -> str:
-    operands = f"qkv{n}, , " if which.spelling in _JOINED else f"q{n}, k{n}, v{n}"
-    return f"""side{n}, present_{n}_key, present_{n}_value = com.microsoft.GroupQueryAttention<
+    text, q, k = _beside(n, which)
+    operands = f"qkv{n}, , " if which.spelling in _JOINED else f"{q}, {k}, v{n}"
+    return f"""{text} side{n}, present_{n}_key, present_{n}_value = com.microsoft.GroupQueryAttention<
             num_heads = {which.heads}, kv_num_heads = {which.key_heads}, do_rotary = 1>(
             {operands}, past_key_values_{n}_key, past_key_values_{n}_value, lengths, total, cosines, sines)"""
 
