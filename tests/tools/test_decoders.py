@@ -142,6 +142,13 @@ def test_a_cache_of_a_fixed_size_counts_up_to_the_position(spelling: Spelling, p
         assert (one[:, :, past + 1 :] == 7).all()
 
 
+@pytest.mark.parametrize("spelling", EVERY)
+def test_layers_of_any_number_have_names_of_their_own(spelling: Spelling) -> None:
+    graph = decoder_step(spelled(spelling, replace(SMALL, layers=28))).graph
+    names = [name for node in graph.node for name in node.output] + [value.name for value in (*graph.initializer, *graph.input)]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
 def test_heads_that_share_keys_are_refused_where_the_operator_has_none() -> None:
     with pytest.raises(ValueError, match="4 heads of queries and 2 of keys"):
         decoder_step(replace(SMALL, spelling="multihead"))

@@ -316,7 +316,7 @@ def take_turns(
             del times[name]
 
     names = list(runners)
-    for index in range(rounds):
+    for index in range(rounds if names else 0):
         shift = index % len(names)
         for name in names[shift:] + names[:shift]:
             if name in times:

@@ -492,9 +492,9 @@ def _beside(n: int, which: Decoder) -> tuple[str, str, str]:
 def _explicit_attention(n: int, which: Decoder) -> str:
     text = [_apart(n, which)]
     for name in "qk":
-        text.append(f"""{name}c{n} = Mul({name}t{n}, cos) {name}1{n} = Slice({name}t{n}, at0, half, at3, at1)
-            {name}2{n} = Slice({name}t{n}, half, end, at3, at1) {name}m{n} = Neg({name}2{n})
-            {name}x{n} = Concat<axis = -1>({name}m{n}, {name}1{n}) {name}s{n} = Mul({name}x{n}, sin)
+        text.append(f"""{name}c{n} = Mul({name}t{n}, cos) {name}first{n} = Slice({name}t{n}, at0, half, at3, at1)
+            {name}last{n} = Slice({name}t{n}, half, end, at3, at1) {name}m{n} = Neg({name}last{n})
+            {name}x{n} = Concat<axis = -1>({name}m{n}, {name}first{n}) {name}s{n} = Mul({name}x{n}, sin)
             {name}r{n} = Add({name}c{n}, {name}s{n})""")
     for name, new, part in (("k", "kr", "key"), ("v", "vt", "value")):
         text.append(f"""{_present(n, part, f"{new}{n}", which)}
