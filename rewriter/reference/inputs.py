@@ -13,6 +13,7 @@ from mugraph.limited import memory_limit
 from mugraph.onnx import Model, dimension_in_words
 from mugraph.terms.equations import equations, solve
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, concrete, evaluate_dim, shape_at
+from rewriter.reference.floats import RandomFloats
 from rewriter.reference.input_error import InputError
 from rewriter.reference.uses import InputUse, choices, use_of
 
@@ -272,6 +273,8 @@ def random_inputs(
     generator = np.random.default_rng([seed, 0x5EED])
     feeds: dict[str, np.ndarray] = {}
     decided = choices(model, sizes)[0] if chosen is None else chosen
+    counts = (math.prod(shape_at(type_, sizes) or ()) for type_ in model.inputs.values() if type_.dtype in FLOATS)
+    floats = RandomFloats(generator, counts, scale)
     for name, type_ in model.inputs.items():
         shape = shape_at(type_, sizes)
         if shape is None:
@@ -279,10 +282,7 @@ def random_inputs(
         if name in decided:
             feeds[name] = np.full(shape, decided[name]).astype(type_.dtype.numpy())
         elif type_.dtype in FLOATS:
-            floats = np.asarray(generator.standard_normal(shape, np.float32))
-            if scale != 1:
-                floats = _extreme(floats, generator) * np.float32(scale)
-            feeds[name] = np.asarray(floats, type_.dtype.numpy())
+            feeds[name] = floats.of(shape, type_.dtype.numpy())
         elif type_.dtype == DataType.BOOL:
             feeds[name] = np.asarray(generator.random(shape) < 0.8)
         elif type_.dtype == DataType.STRING:
@@ -312,11 +312,3 @@ def _integers(use: InputUse, shape: tuple[int, ...], generator: np.random.Genera
     if values.ndim and values.size:
         values[..., 0] = 1  # a mask that hides everything is no test
     return values
-
-
-def _extreme(floats: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Floats with zeros among them, and with a first row in which all are negative."""
-    mixed = np.asarray(np.where(generator.random(floats.shape) < 0.1, np.float32(0), floats))
-    if mixed.ndim > 1 and mixed.size:
-        mixed[..., 0, :] = -np.abs(floats[..., 0, :])
-    return mixed

@@ -1,0 +1,62 @@
+"""Random floats for the inputs of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+__all__ = ["RandomFloats"]
+
+_MANY = 1 << 24
+"""Entries of all inputs from which on large ones share what is drawn: a cache of many layers and positions takes seconds else."""
+_SHARED = (1 << 20) + 7
+"""Entries that are drawn for large inputs: a prime distance, so that no two rows of a tensor begin alike."""
+_LARGE = 1 << 16
+"""Entries of an input that may share what is drawn."""
+
+
+class RandomFloats:
+    """Normal floats for the inputs of one run.
+
+    Of many, large inputs are windows of the same numbers, each from an entry of its own on, over and over again.
+
+    Args:
+        sizes: entries of the inputs that are going to be asked for.
+        scale: what the numbers are multiplied by. At another scale than 1 some are 0, all of the first row are negative.
+    """
+
+    def __init__(self, generator: np.random.Generator, sizes: Iterable[int], scale: float) -> None:
+        self._generator, self._scale = generator, scale
+        self._is_shared = sum(sizes) >= _MANY
+        self._shared: dict[np.dtype[np.generic], np.ndarray] = {}
+
+    def of(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:
+        """The next input."""
+        count = math.prod(shape)
+        if not self._is_shared or count < _LARGE:
+            floats = self._drawn(shape).astype(dtype, copy=False)
+        else:
+            floats = self._window(count, dtype).reshape(shape)
+        if self._scale != 1 and floats.ndim > 1 and floats.size:
+            floats[..., 0, :] = -np.abs(floats[..., 0, :])
+        return floats
+
+    def _drawn(self, shape: tuple[int, ...]) -> np.ndarray:
+        floats = np.asarray(self._generator.standard_normal(shape, np.float32))
+        if self._scale == 1:
+            return floats
+        kept = np.asarray(self._generator.random(shape) >= 0.1)
+        return np.asarray(floats * kept * np.float32(self._scale))
+
+    def _window(self, count: int, dtype: np.dtype[np.generic]) -> np.ndarray:
+        if dtype not in self._shared:
+            self._shared[dtype] = self._drawn((_SHARED,)).astype(dtype, copy=False)
+        shared, filled = self._shared[dtype], 0
+        window, begin = np.empty(count, dtype), int(self._generator.integers(_SHARED))
+        while filled < count:
+            part = shared[begin : begin + count - filled]
+            window[filled : filled + part.size] = part
+            filled, begin = filled + part.size, 0
+        return window
