@@ -109,9 +109,9 @@ class SharedReal(Real):
 
         Args:
             compute: of parts of the operands and of the result, which it fills.
-            axis: counted from the end, as operands are broadcast.
+            axis: counted from the end, as operands are broadcast. The result is longer than 1 along it, or all would fill it.
         """
-        assert self._threads is not None, "an axis was found for them"
+        assert self._threads is not None and result.shape[axis] > 1, "an axis was found for them"
 
         def fill(part: slice) -> None:
             with np.errstate(all="ignore"):
@@ -160,14 +160,28 @@ class SharedReal(Real):
             return super().matmul(a, b)
         is_large = a.size * b.shape[-1] >= _SHARED
         if b.ndim == 2 and is_large:
-            rows, result = a.reshape(-1, a.shape[-1]), np.empty((*a.shape[:-1], b.shape[1]), a.dtype)
-            self._filled(lambda part, out: np.matmul(part, b, out=out), (rows,), result.reshape(-1, b.shape[1]), -2)
-            return result
+            return self._rows_or_columns(a, b)
         shape = (*a.shape[:-1], b.shape[-1])
         axis = self._axis(shape, range(-a.ndim, -2), is_large and a.shape[:-2] == b.shape[:-2])
         if axis is None:
             return super().matmul(a, b)
         return self._filled(lambda a, b, out: np.matmul(a, b, out=out), (a, b), np.empty(shape, a.dtype), axis)
+
+    def _rows_or_columns(self, a: Any, b: Any) -> Any:
+        """A product by one matrix, of which threads have some rows each, or some columns where rows are few.
+
+        A step of decoding is one row, and its head has as many columns as there are words.
+        """
+        assert self._threads is not None, "it is shared"
+        rows, product = a.reshape(-1, a.shape[-1]), np.empty((*a.shape[:-1], b.shape[1]), a.dtype)
+        result = product.reshape(-1, b.shape[1])
+        if len(rows) >= self._threads.shares:
+            self._filled(lambda part, out: np.matmul(part, b, out=out), (rows,), result, -2)
+        elif b.shape[1] >= self._threads.shares:
+            self._filled(lambda part, out: np.matmul(rows, part, out=out), (b,), result, -1)
+        else:
+            np.matmul(rows, b, out=result)
+        return product
 
     def sum(self, a: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         return self._reduced(super().sum, a, axes, keepdims)

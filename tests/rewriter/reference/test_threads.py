@@ -109,6 +109,24 @@ def test_rows_of_products_and_entries_of_functions_are_shared_and_the_same(share
     assert np.array_equal(domain.apply("erf", rows[0, 0]), Real().apply("erf", rows[0, 0])) and not seen
 
 
+@pytest.mark.parametrize("shape", [(1024,), (2, 1024), (1, 1, 1024)])
+def test_columns_of_products_are_shared_where_rows_are_few(
+    shared: tuple[SharedReal, list[slice]], shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of one row are all of it: threads that each make the whole product add up in the same memory."""
+    monkeypatch.setattr(threads, "_SHARED", 1 << 19)
+    generator, (domain, seen) = np.random.default_rng(0), shared
+    rows, words = generator.standard_normal(shape), generator.standard_normal((1000, 1024))
+    for weight in (words.T, np.ascontiguousarray(words.T)):
+        seen.clear()
+        product = domain.matmul(np.atleast_2d(rows), weight)
+        assert np.allclose(product, np.atleast_2d(rows) @ weight, rtol=1e-12, atol=1e-12)
+        assert sorted((part.start, part.stop) for part in seen) == [(0, 333), (333, 666), (666, 1000)]
+    seen.clear()
+    narrow = domain.matmul(np.ones((1, 1 << 19)), np.ones((1 << 19, 2)))
+    assert np.array_equal(narrow, [[1 << 19] * 2]) and not seen
+
+
 _SHAPES = ((2, 1024, 512), (1, 16, 300, 256), (4, 16, 96, 128), (1, 1 << 20))
 _EACH: dict[str, Callable[[Real, Any, Any], Any]] = {
     "a + b": lambda d, a, b: d.add(a, b),
