@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mugraph.graph import Definition, Graph
 from rewriter.search.candidate import Candidate, site_key
-from rewriter.search.layer_runs import LayerRun, NodeKind, find_layer_runs, is_weight, nothing_known
+from rewriter.search.layer_runs import LayerRun, NodeKind, fed_to, find_layer_runs, is_weight, nothing_known
 from rewriter.search.moves import Moves
 from rewriter.search.replay import retrace_sites
 
@@ -29,7 +29,7 @@ class ShortModel:
         whole, graph: the model as it came, and the short one.
         runs: the runs of layers that were shortened.
         kept: how many layers of each run are left.
-        places: names of values and weights by their place in a layer, the same in all layers of a run.
+        places: names of values, weights and inputs by their place in a layer, the same in all layers of a run.
     """
 
     whole: Graph
@@ -88,10 +88,16 @@ def shorten(graph: Graph, depth: int, kind: NodeKind = nothing_known) -> ShortMo
 
 
 def _marks(graph: Graph, run: LayerRun, number: int) -> dict[int, str] | None:
-    """The names of the values and weights of all layers, by their place; ``None`` where a weight has two places."""
+    """The names of the values and weights of all layers, and of what is fed to each, by their place.
+
+    ``None`` where a weight has two places.
+    """
     marks: dict[int, str] = {}
-    for layer in run.layers:
+    feeds = [fed_to(graph, layer) for layer in run.layers]
+    every = set.intersection(*(set(fed.values()) for fed in feeds))
+    for layer, fed in zip(run.layers, feeds, strict=True):
         weights: dict[int, int] = {}
+        marks.update({value: f"layer {number} input {j}.{i}" for value, (j, i) in fed.items() if (j, i) in every})
         for j, node in enumerate(layer):
             for o, value in enumerate(node.values):
                 marks[value] = f"layer {number} node {j}.{o}"
