@@ -1,4 +1,4 @@
-"""Random floats for the inputs of a model."""
+"""Random floats for the inputs of a model or of a kernel."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ class RandomFloats:
 
     Args:
         sizes: entries of the inputs that are going to be asked for.
-        scale: what the numbers are multiplied by. At another scale than 1 some are 0, all of the first row are negative.
+        scale: what the numbers are multiplied by.
+        has_extremes: some are 0, and all of the first row are negative.
     """
 
-    def __init__(self, generator: np.random.Generator, sizes: Iterable[int], scale: float) -> None:
-        self._generator, self._scale = generator, scale
+    def __init__(
+        self, generator: np.random.Generator, sizes: Iterable[int], scale: float = 1.0, *, has_extremes: bool = False
+    ) -> None:
+        self._generator, self._scale, self._has_extremes = generator, scale, has_extremes
         self._is_shared = sum(sizes) >= _MANY
         self._shared: dict[np.dtype[np.generic], np.ndarray] = {}
 
@@ -39,16 +42,15 @@ class RandomFloats:
             floats = self._drawn(shape).astype(dtype, copy=False)
         else:
             floats = self._window(count, dtype).reshape(shape)
-        if self._scale != 1 and floats.ndim > 1 and floats.size:
+        if self._has_extremes and floats.ndim > 1 and floats.size:
             floats[..., 0, :] = -np.abs(floats[..., 0, :])
         return floats
 
     def _drawn(self, shape: tuple[int, ...]) -> np.ndarray:
         floats = np.asarray(self._generator.standard_normal(shape, np.float32))
-        if self._scale == 1:
-            return floats
-        kept = np.asarray(self._generator.random(shape) >= 0.1)
-        return np.asarray(floats * kept * np.float32(self._scale))
+        if self._has_extremes:
+            floats = np.asarray(floats * (self._generator.random(shape) >= 0.1))
+        return np.asarray(floats * np.float32(self._scale))
 
     def _window(self, count: int, dtype: np.dtype[np.generic]) -> np.ndarray:
         if dtype not in self._shared:
