@@ -71,20 +71,29 @@ def shorten(graph: Graph, depth: int, kind: NodeKind = nothing_known) -> ShortMo
         marks = _marks(graph, run, len(runs))
         if keep >= copies or marks is None or any(places.get(value, mark) != mark for value, mark in marks.items()):
             continue
+        standing = _standing(graph, run, keep)
+        if any(graph.type(value) is None for value in standing):  # nothing may stand for it
+            continue
         places.update(marks)
-        template = run.layers[keep - 2]
-        dropped = run.layers[keep - 1 : copies - 1]
-        inside = {node for layer in dropped for node in layer}
-        for layer in dropped:
-            for node, model in zip(layer, template, strict=True):
-                for value, standing in zip(node.values, model.values, strict=True):
-                    if value in graph.outputs or not inside.issuperset(graph.users.get(value, ())):
-                        changes[value] = (graph.tables.apply("Identity", (), [standing]), 0)
+        changes |= {value: (graph.tables.apply("Identity", (), [other]), 0) for value, other in standing.items()}
         runs.append(run)
         kept.append(keep)
     if not runs:
         return None
     return ShortModel(graph, graph.substitute(changes), tuple(runs), tuple(kept), places)
+
+
+def _standing(graph: Graph, run: LayerRun, keep: int) -> dict[int, int]:
+    """What stands for the values that are read outside of the layers that are left out: those of a layer that is kept."""
+    template, dropped = run.layers[keep - 2], run.layers[keep - 1 : -1]
+    inside = {node for layer in dropped for node in layer}
+    return {
+        value: other
+        for layer in dropped
+        for node, model in zip(layer, template, strict=True)
+        for value, other in zip(node.values, model.values, strict=True)
+        if value in graph.outputs or not inside.issuperset(graph.users.get(value, ()))
+    }
 
 
 def _marks(graph: Graph, run: LayerRun, number: int) -> dict[int, str] | None:

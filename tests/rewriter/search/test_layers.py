@@ -250,6 +250,20 @@ def test_opaque_nodes_are_told_apart_by_what_they_do() -> None:
     assert find_layer_runs(graph, lambda node: node.origin) == []
 
 
+@pytest.mark.parametrize(("type_", "is_shortened"), [("[4,4]", True), (None, False)])
+def test_what_leaves_the_model_without_a_type_stays(type_: str | None, is_shortened: bool) -> None:
+    """As the cache of an operator that nothing is known of: nothing of which that is known may stand for it."""
+    b = Builder()
+    value, states = b.input("[4,4]"), []
+    for origin in range(6):
+        made, state = b.tables.new_value(b.tables.types[value]), b.tables.new_value(type_ and parse_type(type_))
+        b.tables.add_node("Opaque", (), [value], [made, state], origin, intern=False)
+        value = b.op("Relu", made)
+        states.append(state)
+    short = shorten(b.graph(value, *states), 2, lambda node: "the same")
+    assert (short is not None) is is_shortened
+
+
 @pytest.mark.parametrize(
     ("node", "like"),
     [
