@@ -54,7 +54,7 @@ from mugraph.ops.forms import (
 )
 from mugraph.ops.rotary import rotated
 from mugraph.terms.equations import divided
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, same_dim, smaller
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, at_most, same_dim, smaller
 from mugraph.terms.term import Term, const
 
 _INPUTS = (
@@ -218,10 +218,11 @@ def _rows(table: Term, size: Dim, first: Dim, count: Dim) -> Term:
     """
     if first == 0:
         return applied("Slice", table, axes=(-2,), starts=(0,), ends=(count,), steps=(1,))
-    if not at_most(count, size):
-        raise Undecided(f"whether a table of {size} positions has {count}", about=size)
-    start = smaller(first, size - count)
-    places = applied("Range", start=start, limit=start + count, dtype=DataType.INT64)
+    if at_most(count, size):
+        start = smaller(first, size - count)
+        places = applied("Range", start=start, limit=start + count, dtype=DataType.INT64)
+    else:
+        places = applied("Min", applied("Range", start=first, limit=first + count, dtype=DataType.INT64), _numbers(size - 1, 1))
     return applied("Gather", table, places, axis=-2)
 
 

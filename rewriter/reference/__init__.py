@@ -6,7 +6,7 @@ Names are taken from their modules when they are first asked for: who needs one 
 from rules_db.late import late_names
 
 _MODULES = {
-    "comparison": ("INFINITE", "Error", "compare", "identical", "worst"),
+    "comparison": ("INFINITE", "Error", "compare", "compare_each", "identical", "worst"),
     "declared": ("without_false_claims",),
     "evaluation": (
         "Evaluated",

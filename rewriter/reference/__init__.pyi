@@ -1,4 +1,4 @@
-from rewriter.reference.comparison import INFINITE, Error, compare, identical, worst
+from rewriter.reference.comparison import INFINITE, Error, compare, compare_each, identical, worst
 from rewriter.reference.declared import without_false_claims
 from rewriter.reference.evaluation import (
     Evaluated,
@@ -30,6 +30,7 @@ __all__ = [
     "check_memory",
     "choices",
     "compare",
+    "compare_each",
     "decided_outputs",
     "few_parts",
     "identical",

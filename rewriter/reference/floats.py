@@ -1,9 +1,9 @@
-"""Random floats for the inputs of a model."""
+"""Random floats for the inputs of a model or of a kernel."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -24,39 +24,47 @@ class RandomFloats:
 
     Args:
         sizes: entries of the inputs that are going to be asked for.
-        scale: what the numbers are multiplied by. At another scale than 1 some are 0, all of the first row are negative.
+        scale: what the numbers are multiplied by.
+        has_extremes: some are 0, and all of the first row are negative.
     """
 
-    def __init__(self, generator: np.random.Generator, sizes: Iterable[int], scale: float) -> None:
-        self._generator, self._scale = generator, scale
+    def __init__(
+        self, generator: np.random.Generator, sizes: Iterable[int], scale: float = 1.0, *, has_extremes: bool = False
+    ) -> None:
+        self._generator, self._scale, self._has_extremes = generator, scale, has_extremes
         self._is_shared = sum(sizes) >= _MANY
         self._shared: dict[np.dtype[np.generic], np.ndarray] = {}
 
     def of(self, shape: tuple[int, ...], dtype: np.dtype[np.generic]) -> np.ndarray:
         """The next input."""
-        count = math.prod(shape)
-        if not self._is_shared or count < _LARGE:
-            floats = self._drawn(shape).astype(dtype, copy=False)
-        else:
-            floats = self._window(count, dtype).reshape(shape)
-        if self._scale != 1 and floats.ndim > 1 and floats.size:
-            floats[..., 0, :] = -np.abs(floats[..., 0, :])
+        floats = self._made(self._floats, shape, dtype)
+        if self._has_extremes:
+            first = -np.abs(floats[..., 0, :]) if floats.ndim > 1 and floats.size else None
+            floats[self._made(self._zeros, shape, np.dtype(bool))] = 0
+            if first is not None:
+                floats[..., 0, :] = first
         return floats
 
-    def _drawn(self, shape: tuple[int, ...]) -> np.ndarray:
-        floats = np.asarray(self._generator.standard_normal(shape, np.float32))
-        if self._scale == 1:
-            return floats
-        kept = np.asarray(self._generator.random(shape) >= 0.1)
-        return np.asarray(floats * kept * np.float32(self._scale))
+    def _floats(self, shape: tuple[int, ...]) -> np.ndarray:
+        return np.asarray(self._generator.standard_normal(shape, np.float32) * np.float32(self._scale))
 
-    def _window(self, count: int, dtype: np.dtype[np.generic]) -> np.ndarray:
+    def _zeros(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Which entries are to be 0."""
+        return np.asarray(self._generator.random(shape) < 0.1)
+
+    def _made(
+        self, draw: Callable[[tuple[int, ...]], np.ndarray], shape: tuple[int, ...], dtype: np.dtype[np.generic]
+    ) -> np.ndarray:
+        """An array that is drawn, or a window of what is shared."""
+        count = math.prod(shape)
+        if not self._is_shared or count < _LARGE:
+            return draw(shape).astype(dtype, copy=False)
         if dtype not in self._shared:
-            self._shared[dtype] = self._drawn((_SHARED,)).astype(dtype, copy=False)
+            self._shared[dtype] = draw((_SHARED,)).astype(dtype, copy=False)
         shared, filled = self._shared[dtype], 0
         window, begin = np.empty(count, dtype), int(self._generator.integers(_SHARED))
         while filled < count:
             part = shared[begin : begin + count - filled]
             window[filled : filled + part.size] = part
             filled, begin = filled + part.size, 0
-        return window
+        return window.reshape(shape)

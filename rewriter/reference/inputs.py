@@ -274,7 +274,7 @@ def random_inputs(
     feeds: dict[str, np.ndarray] = {}
     decided = choices(model, sizes)[0] if chosen is None else chosen
     counts = (math.prod(shape_at(type_, sizes) or ()) for type_ in model.inputs.values() if type_.dtype in FLOATS)
-    floats = RandomFloats(generator, counts, scale)
+    floats = RandomFloats(generator, counts, scale, has_extremes=scale != 1)
     for name, type_ in model.inputs.items():
         shape = shape_at(type_, sizes)
         if shape is None:

@@ -26,6 +26,7 @@ from rewriter.reference import (
     NoReference,
     References,
     compare,
+    compare_each,
     decided_outputs,
     is_quantized,
     worst,
@@ -228,7 +229,7 @@ class Acceptance:
 
     def _errors(self, outputs: Sequence[Sequence[Any]]) -> list[list[Error]]:
         pairs = zip(outputs, self.references, strict=True)
-        return [[compare(a, w) for a, w in zip(actual, wanted, strict=True)] for actual, wanted in pairs]
+        return [compare_each(actual, wanted) for actual, wanted in pairs]
 
     def own_error(self) -> Error:
         """The original's error against the reference, the worst over the inputs that are timed, and outputs."""
@@ -292,10 +293,11 @@ class Acceptance:
         for number, (feed, outputs, references, errors_of_original) in enumerate(rows):
             is_probe = number >= len(self.feeds)
             where = f" {self.probed[number - len(self.feeds)]}".rstrip() if is_probe else ""
-            for output, (actual, original, wanted, own_error, floor) in enumerate(
-                zip(_outputs_of(session, feed), outputs, references, errors_of_original, self.floors, strict=True)
+            given = _outputs_of(session, feed)
+            found = compare_each(given, references)
+            for output, (actual, original, error, own_error, floor) in enumerate(
+                zip(given, outputs, found, errors_of_original, self.floors, strict=True)
             ):
-                error = compare(actual, wanted)
                 name = f"{names[output]}{where}"
                 steps = worst([own_error, self.step_errors[output]]) if self.step_errors else INFINITE
                 miss: Miss | None = None

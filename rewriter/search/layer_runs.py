@@ -2,7 +2,8 @@
 
 They are found as tandem repeats in the sequence of nodes (equal operators, attributes and types, whatever the weights), cut where
 the fewest values cross, and verified one by one: corresponding operands are corresponding nodes of the same layer or of the one
-before, the same value for all layers, or weights.
+before, the same value for all layers, or a layer's own: weights, and inputs of the model that no other layer reads, as the cache
+of a decoder is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from mugraph.graph import Graph, Node
 
-__all__ = ["LayerRun", "NodeKind", "find_layer_runs", "is_weight", "nothing_known"]
+__all__ = ["LayerRun", "NodeKind", "fed_to", "find_layer_runs", "is_weight", "nothing_known"]
 
 _LEAST_COPIES = 4
 """Fewest layers of which one can be left out."""
@@ -58,7 +59,7 @@ def find_layer_runs(graph: Graph, kind: NodeKind = nothing_known) -> list[LayerR
     for period, begin, end in sorted(_repeats(tokens), key=lambda repeat: (repeat[1] - repeat[2], repeat[0], repeat[1])):
         if taken[begin:end].any():
             continue
-        run = _cut(graph, nodes[begin:end], period)
+        run = _cut(graph, nodes[begin:end], period, len(nodes) // period)
         if run is not None:
             runs.append(run)
             inside = {node for layer in run.layers for node in layer}
@@ -91,8 +92,12 @@ def _repeats(tokens: np.ndarray) -> Iterator[tuple[int, int, int]]:
                 yield period, int(begin), int(end) + period
 
 
-def _cut(graph: Graph, nodes: Sequence[Node], period: int) -> LayerRun | None:
-    """The run cut where the fewest values cross, if its layers really are equal."""
+def _cut(graph: Graph, nodes: Sequence[Node], period: int, most: int) -> LayerRun | None:
+    """The run cut where the fewest values cross, if its layers really are equal.
+
+    Args:
+        most: layers that there may be.
+    """
     cuts = []
     for offset in range(period):
         copies = (len(nodes) - offset) // period
@@ -103,11 +108,11 @@ def _cut(graph: Graph, nodes: Sequence[Node], period: int) -> LayerRun | None:
         cuts.append((_crossing(graph, first, second), -copies, offset))
     best: LayerRun | None = None
     for crossing, copies, offset in sorted(cuts):
-        if best is not None and crossing > best.crossing:
+        if best is not None and (crossing > best.crossing or len(best.layers) >= most):
             break
         segments = [tuple(nodes[offset + k * period : offset + (k + 1) * period]) for k in range(-copies)]
         segments = _longest_equal(graph, segments)
-        while segments and (earlier := _layer_before(graph, segments[0])) is not None:
+        while len(segments) > 1 and (earlier := _layer_before(graph, segments[0])) is not None:
             if len(_longest_equal(graph, [earlier, *segments])) <= len(segments):
                 break
             segments.insert(0, earlier)
@@ -124,7 +129,8 @@ def _crossing(graph: Graph, first: Sequence[Node], second: Sequence[Node]) -> in
 
 _Operand = tuple[object, ...]
 """An operand, relative to a layer: ``("here", j, o)`` is output o of its node j, ``("before", j, o)`` that of the layer before,
-``("weight", n)`` its n-th weight, ``("same", v)`` the value v for all layers."""
+``("weight", n)`` its n-th weight, ``("fed", j, i)`` the input of the model that operand i of its node j is and no other layer
+reads, ``("same", v)`` the value v for all layers."""
 
 
 def _wiring(graph: Graph, segment: Sequence[Node], before: Sequence[Node]) -> list[list[_Operand]]:
@@ -132,6 +138,7 @@ def _wiring(graph: Graph, segment: Sequence[Node], before: Sequence[Node]) -> li
     here = {v: (j, o) for j, node in enumerate(segment) for o, v in enumerate(node.values)}
     earlier = {v: (j, o) for j, node in enumerate(before) for o, v in enumerate(node.values)}
     weights: dict[int, int] = {}
+    fed = fed_to(graph, segment)
     wiring: list[list[_Operand]] = []
     for node in segment:
         operands: list[_Operand] = []
@@ -142,6 +149,8 @@ def _wiring(graph: Graph, segment: Sequence[Node], before: Sequence[Node]) -> li
                 operands.append(("before", *earlier[value]))
             elif is_weight(graph, value):
                 operands.append(("weight", weights.setdefault(value, len(weights))))
+            elif value in fed:
+                operands.append(("fed", *fed[value]))
             else:
                 operands.append(("same", value))
         wiring.append(operands)
@@ -152,6 +161,17 @@ def is_weight(graph: Graph, value: int) -> bool:
     """Whether a value is a stored constant of more than one element, which may differ from layer to layer."""
     constant = graph.tables.constants.get(value)
     return constant is not None and graph.definition(value) is None and any(d != 1 for d in constant.type.shape)
+
+
+def fed_to(graph: Graph, layer: Sequence[Node]) -> dict[int, tuple[int, int]]:
+    """The inputs of a model that only the nodes of a layer read: the first of these that does, by its place, and the operand."""
+    within, fed = frozenset(layer), dict[int, tuple[int, int]]()
+    for j, node in enumerate(layer):
+        for i, value in enumerate(node.inputs):
+            is_input = graph.definition(value) is None and not graph.tables.constant[value]
+            if is_input and value not in fed and within.issuperset(graph.users.get(value, ())):
+                fed[value] = j, i
+    return fed
 
 
 def _longest_equal(graph: Graph, segments: Sequence[tuple[Node, ...]]) -> list[tuple[Node, ...]]:
@@ -178,7 +198,7 @@ def _same_wiring(left: list[list[_Operand]], right: list[list[_Operand]], first:
     """Whether two neighbouring segments are wired alike; what the ``first`` of all reads from before may be anything."""
     for ours, theirs in zip(left, right, strict=True):
         for a, b in zip(ours, theirs, strict=True):
-            entry = first and b[0] == "before" and a[0] in ("before", "same")
+            entry = first and b[0] == "before" and a[0] in ("before", "same", "fed")
             if a != b and not entry:
                 return False
     return True

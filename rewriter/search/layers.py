@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mugraph.graph import Definition, Graph
 from rewriter.search.candidate import Candidate, site_key
-from rewriter.search.layer_runs import LayerRun, NodeKind, find_layer_runs, is_weight, nothing_known
+from rewriter.search.layer_runs import LayerRun, NodeKind, fed_to, find_layer_runs, is_weight, nothing_known
 from rewriter.search.moves import Moves
 from rewriter.search.replay import retrace_sites
 
@@ -29,7 +29,7 @@ class ShortModel:
         whole, graph: the model as it came, and the short one.
         runs: the runs of layers that were shortened.
         kept: how many layers of each run are left.
-        places: names of values and weights by their place in a layer, the same in all layers of a run.
+        places: names of values, weights and inputs by their place in a layer, the same in all layers of a run.
     """
 
     whole: Graph
@@ -71,15 +71,11 @@ def shorten(graph: Graph, depth: int, kind: NodeKind = nothing_known) -> ShortMo
         marks = _marks(graph, run, len(runs))
         if keep >= copies or marks is None or any(places.get(value, mark) != mark for value, mark in marks.items()):
             continue
+        standing = _standing(graph, run, keep)
+        if any(graph.type(value) is None for value in standing):  # nothing may stand for it
+            continue
         places.update(marks)
-        template = run.layers[keep - 2]
-        dropped = run.layers[keep - 1 : copies - 1]
-        inside = {node for layer in dropped for node in layer}
-        for layer in dropped:
-            for node, model in zip(layer, template, strict=True):
-                for value, standing in zip(node.values, model.values, strict=True):
-                    if value in graph.outputs or not inside.issuperset(graph.users.get(value, ())):
-                        changes[value] = (graph.tables.apply("Identity", (), [standing]), 0)
+        changes |= {value: (graph.tables.apply("Identity", (), [other]), 0) for value, other in standing.items()}
         runs.append(run)
         kept.append(keep)
     if not runs:
@@ -87,11 +83,30 @@ def shorten(graph: Graph, depth: int, kind: NodeKind = nothing_known) -> ShortMo
     return ShortModel(graph, graph.substitute(changes), tuple(runs), tuple(kept), places)
 
 
+def _standing(graph: Graph, run: LayerRun, keep: int) -> dict[int, int]:
+    """What stands for the values that are read outside of the layers that are left out: those of a layer that is kept."""
+    template, dropped = run.layers[keep - 2], run.layers[keep - 1 : -1]
+    inside = {node for layer in dropped for node in layer}
+    return {
+        value: other
+        for layer in dropped
+        for node, model in zip(layer, template, strict=True)
+        for value, other in zip(node.values, model.values, strict=True)
+        if value in graph.outputs or not inside.issuperset(graph.users.get(value, ()))
+    }
+
+
 def _marks(graph: Graph, run: LayerRun, number: int) -> dict[int, str] | None:
-    """The names of the values and weights of all layers, by their place; ``None`` where a weight has two places."""
+    """The names of the values and weights of all layers, and of what is fed to each, by their place.
+
+    ``None`` where a weight has two places.
+    """
     marks: dict[int, str] = {}
-    for layer in run.layers:
+    feeds = [fed_to(graph, layer) for layer in run.layers]
+    every = set.intersection(*(set(fed.values()) for fed in feeds))
+    for layer, fed in zip(run.layers, feeds, strict=True):
         weights: dict[int, int] = {}
+        marks.update({value: f"layer {number} input {j}.{i}" for value, (j, i) in fed.items() if (j, i) in every})
         for j, node in enumerate(layer):
             for o, value in enumerate(node.values):
                 marks[value] = f"layer {number} node {j}.{o}"

@@ -23,6 +23,7 @@ from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import Built, KernelBuilder
 from rewriter.kernels.matched import matches_of
 from rewriter.kernels.proposals import KernelProposals
+from rewriter.reference import reference_outputs
 from rewriter.search.candidate import Candidate
 from rewriter.search.matches import Matches
 from rewriter.search.moves import Moves
@@ -219,6 +220,20 @@ def test_one_file_takes_a_prompt_and_steps(spelling: Spelling) -> None:
         fed = feeds(fixed, SEVERAL[spelling], past)
         for one, other in zip(results(free, fed), results(decoder_step(fixed), fed), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=5e-6)
+
+
+@pytest.mark.parametrize("spelling", SEVERAL)
+def test_one_file_for_a_prompt_and_steps_is_understood(spelling: Spelling) -> None:
+    """Also where nothing says that a table of angles has rows for as many words: numbers are those of float64 up to its end."""
+    which = replace(SMALL, spelling=spelling, new=None)
+    proto = decoder_step(which)
+    model = load(proto)
+    assert not model.opaque
+    for new, past in ((5, 0), (2, 9), (1, SMALL.room - 1), (SMALL.room, 0)):
+        fed = feeds(replace(which, new=new), SEVERAL[spelling], past)
+        (references,) = reference_outputs(model, [fed])
+        for one, other in zip(results(proto, fed), references, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("store", STORES)

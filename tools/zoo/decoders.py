@@ -174,7 +174,9 @@ def step_nodes(which: Decoder) -> onnx.ModelProto:
 def step_tensors(which: Decoder, seed: int = 0) -> Iterator[tuple[str, Array]]:
     """The weights of a step by name as the file stores them, one after the other; the same in all spellings.
 
-    Of spellings that have one product for queries, keys and values that one is among them, too.
+    Of spellings that have one product for queries, keys and values that one is among them, too. Layers add to a word
+    no more than two of them would, however many there are (as GPT-2 begins): else rounding errors grow from layer to layer, as
+    those of no trained model do, and results of 28 layers cannot be told from wrong ones.
     """
     generator = np.random.default_rng(seed)
     hidden, inner = which.hidden, which.intermediate
@@ -185,7 +187,7 @@ def step_tensors(which: Decoder, seed: int = 0) -> Iterator[tuple[str, Array]]:
     def drawn(rows: int, columns: int, deviation: float) -> Array:
         return repeated_normal(generator, (rows, columns), deviation, half=which.half and which.store == "floats")
 
-    words = drawn(which.words, hidden, hidden**-0.5 if which.is_tied else 1.0)
+    words = drawn(which.words, hidden, 1.0)
     yield "words", _narrowed(words, which)
     if which.is_tied and not which.shares_words:
         yield from stored("headw", words.T)
@@ -201,7 +203,8 @@ def step_tensors(which: Decoder, seed: int = 0) -> Iterator[tuple[str, Array]]:
             ("up", hidden, inner),
             ("down", inner, hidden),
         ):
-            matrix = drawn(rows, columns, rows**-0.5)
+            shares = max(which.layers / 2, 1) if name in ("o", "down") else 1
+            matrix = drawn(rows, columns, (rows * shares) ** -0.5)
             yield from stored(f"{name}w{n}", matrix)
             if name in "qkv" and which.spelling in _JOINED:
                 joined.append(matrix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rewriter.reference import Error, compare, identical
+from rewriter.reference import Error, compare, compare_each, identical
 
 
 def test_the_error_bound_is_twice_the_originals_own() -> None:
@@ -14,6 +14,22 @@ def test_the_error_bound_is_twice_the_originals_own() -> None:
     assert not Error(2.1e-4, 1e-3).within(own, 0.0)
     assert not Error(1e-4, 2.1e-3).within(own, 0.0)
     assert Error(5e-7, 5e-7).within(Error(0.0, 0.0), 1e-6) and not Error(2e-6, 0.0).within(Error(0.0, 0.0), 1e-6)
+
+
+@pytest.mark.parametrize("entries", [1 << 10, 1 << 22])
+def test_outputs_that_threads_share_have_the_errors_that_they_have_alone(entries: int) -> None:
+    generator = np.random.default_rng(0)
+    wanted = [generator.standard_normal((2, entries)), np.arange(3), np.zeros((0, 4))]
+    actual = [
+        (wanted[0] + 1e-3 * generator.standard_normal((2, entries))).astype(np.float16),
+        np.array([0, 1, 3]),
+        np.zeros((0, 4)),
+    ]
+    errors = compare_each(actual, wanted)
+    assert errors == [compare(a, w) for a, w in zip(actual, wanted, strict=True)]
+    assert [round(error.relative_l2, 4) for error in errors[::2]] == [0.001, 0.0] and errors[1].relative_l2 == np.inf
+    with pytest.raises(ValueError, match="longer than argument 1"):
+        compare_each(actual[:1], wanted)
 
 
 def test_compare_notices_everything() -> None:

@@ -11,7 +11,7 @@ FEW, MANY = [1 << 20], [1 << 24]
 
 
 def floats(sizes: list[int], scale: float = 1.0, seed: int = 0) -> RandomFloats:
-    return RandomFloats(np.random.default_rng(seed), sizes, scale)
+    return RandomFloats(np.random.default_rng(seed), sizes, scale, has_extremes=scale != 1)
 
 
 @pytest.mark.parametrize("sizes", [FEW, MANY])
@@ -30,7 +30,7 @@ def test_they_are_normal_and_no_two_inputs_are_equal(sizes: list[int], dtype: ty
 def test_many_cost_no_more_than_their_memory() -> None:
     """Large inputs share numbers, small ones are drawn; equal seeds give equal ones."""
     generator = np.random.default_rng(0)
-    drawn = RandomFloats(generator, MANY, 1.0)
+    drawn = RandomFloats(generator, MANY)
     drawn.of((1 << 20,), np.dtype(np.float32))
     state = generator.bit_generator.state["state"]["state"]
     rest = np.random.default_rng(0)
@@ -44,7 +44,13 @@ def test_many_cost_no_more_than_their_memory() -> None:
 
 
 @pytest.mark.parametrize("sizes", [FEW, MANY])
+def test_extremes_are_asked_for_whatever_the_scale(sizes: list[int]) -> None:
+    found = RandomFloats(np.random.default_rng(0), sizes, 0.5).of((300, 1000), np.dtype(np.float32))
+    assert found.std() == pytest.approx(0.5, abs=0.01) and (found != 0).all() and (found[0] > 0).any()
+
+
+@pytest.mark.parametrize("sizes", [FEW, MANY])
 def test_at_another_scale_some_are_nought_and_all_of_the_first_row_negative(sizes: list[int]) -> None:
     found = floats(sizes, 100.0).of((2, 300, 1000), np.dtype(np.float32))
-    assert (found[:, 0] <= 0).all() and (found[:, 1:] > 0).mean() == pytest.approx(0.45, abs=0.01)
-    assert (found == 0).mean() == pytest.approx(0.1, abs=0.01) and found.std() == pytest.approx(95, abs=2)
+    assert (found[:, 0] < 0).all() and (found[:, 1:] > 0).mean() == pytest.approx(0.45, abs=0.01)
+    assert (found[:, 1:] == 0).mean() == pytest.approx(0.1, abs=0.01) and found.std() == pytest.approx(95, abs=2)

@@ -68,7 +68,7 @@ def test_what_misses_is_named_with_the_measure_by_which_it_does(
     error: Error, said: str, excess: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     acceptance = _compare(0.0, tmp_path, monkeypatch)
-    monkeypatch.setattr(accept, "compare", lambda *_: error)
+    monkeypatch.setattr(accept, "compare_each", lambda *_: [error])
     miss = acceptance.judge_outputs(_Off(0.0)).miss
     assert miss is not None and miss.words == said and miss.excess == pytest.approx(excess)
 

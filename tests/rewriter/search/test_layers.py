@@ -175,6 +175,41 @@ def test_layers_whose_values_leave_the_model_keep_them() -> None:
     assert ops(lifted.candidate.graph).count("Neg") == 0 and lifted.candidate.graph.outputs == graph.outputs
 
 
+def decoder(layers: int, *, is_shared: bool = False) -> Graph:
+    """Layers that each read a cache, an input of the model, and make it longer: an output. With one cache read by two layers."""
+    b = Builder()
+    value, caches, grown = b.input("[4,4]"), list[int](), list[int]()
+    for layer in range(layers):
+        caches.append(caches[-1] if is_shared and layer == layers // 2 else b.input("[9,4]"))
+        product = b.op("MatMul", value, b.weight(4, 4))
+        grown.append(b.op("Concat", caches[-1], product, axis=-2))
+        value = b.op("Tanh", b.op("Neg", b.op("Neg", b.op("Slice", grown[-1], axes=(-2,), starts=(1,), ends=(5,), steps=(1,)))))
+    return b.graph(value, *grown)
+
+
+def test_a_layer_may_read_an_input_of_its_own() -> None:
+    """As the cache of a decoder is one: the short model reads a few, and what is found is done beside each."""
+    graph = decoder(8)
+    assert shape_of(graph) == [(8, 6, 1)]
+    search = backtracking([rule("Neg(Neg(X))", "X", "X:[m,n]")])
+    short = shorten(graph, search.moves.matches.depth)
+    assert short is not None and short.left_out == [5]
+    assert ops(short.graph).count("Concat") == 3
+    keys = {short.key(value) for value in graph.inputs[1:]}
+    assert len(keys) == 1 and short.key(graph.inputs[0]) not in keys, "each cache stands at the same place of its layer"
+    lifted = lift(search.moves, short, search.run(short.graph).better[0])
+    assert lifted.missing == 0 and ops(lifted.candidate.graph).count("Neg") == 0
+    assert lifted.candidate.graph.outputs == graph.outputs
+
+
+def test_an_input_that_two_layers_read_is_neither_ones_own() -> None:
+    graph = decoder(10, is_shared=True)
+    (run,) = find_layer_runs(graph)
+    assert len(run.layers) == 4
+    (shared,) = (value for value in graph.inputs if len(graph.users.get(value, ())) == 2)
+    assert all(shared not in node.inputs for layer in run.layers for node in layer)
+
+
 def test_a_layer_whose_weights_refuse_is_left_alone_and_counted() -> None:
     """The guard looks at the weights themselves; the layer in which it fails is not among those that were searched."""
     b = Builder()
@@ -213,6 +248,20 @@ def test_opaque_nodes_are_told_apart_by_what_they_do() -> None:
     assert shape_of(graph) == [], "nothing is known of them"
     assert len(find_layer_runs(graph, lambda node: "the same")[0].layers) == 6
     assert find_layer_runs(graph, lambda node: node.origin) == []
+
+
+@pytest.mark.parametrize(("type_", "is_shortened"), [("[4,4]", True), (None, False)])
+def test_what_leaves_the_model_without_a_type_stays(type_: str | None, is_shortened: bool) -> None:
+    """As the cache of an operator that nothing is known of: nothing of which that is known may stand for it."""
+    b = Builder()
+    value, states = b.input("[4,4]"), []
+    for origin in range(6):
+        made, state = b.tables.new_value(b.tables.types[value]), b.tables.new_value(type_ and parse_type(type_))
+        b.tables.add_node("Opaque", (), [value], [made, state], origin, intern=False)
+        value = b.op("Relu", made)
+        states.append(state)
+    short = shorten(b.graph(value, *states), 2, lambda node: "the same")
+    assert (short is not None) is is_shortened
 
 
 @pytest.mark.parametrize(
