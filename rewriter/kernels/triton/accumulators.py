@@ -36,10 +36,14 @@ class Accumulators:
         shape = ", ".join(str(self._tiling[axis]) for axis in axes)
         self._text.assign(name, f"tl.full([{shape}], {value}, tl.float32)")
 
-    def identity(self, accumulator: Accumulate, name: str) -> None:
-        """Writes the part of an accumulator's identity that a name of its state holds."""
+    def identity_of(self, accumulator: Accumulate, name: str) -> str:
+        """The part of an accumulator's identity that a name of its state holds."""
         is_shift = accumulator.monoid == "softmax" and name == accumulator.names[0]
-        self._zeros(name, self.axes(name), MINUS_INFINITY if is_shift or accumulator.monoid == "max" else "0.0")
+        return MINUS_INFINITY if is_shift or accumulator.monoid == "max" else "0.0"
+
+    def identity(self, accumulator: Accumulate, name: str) -> None:
+        """Writes the state of an accumulator that has seen nothing, as far as a name holds it."""
+        self._zeros(name, self.axes(name), self.identity_of(accumulator, name))
 
     def start(self, accumulator: Accumulate) -> None:
         """Writes the state before the first iteration."""
@@ -131,6 +135,14 @@ class Accumulators:
             added = summed(f"{away.text} * {away.text}", axis, len(tile.axes), loosely=halves)
         text.assign(f"{squares}_here", added)
         self.merge(accumulator, "_here")
+
+    def join_parts(self, accumulator: Accumulate) -> None:
+        """Makes one state of those of several parts, named with ``_here``, which lie along a first axis."""
+        if accumulator.monoid == "softmax":
+            self._softmax.join_parts(accumulator)
+        else:
+            here = f"{accumulator.names[0]}_here"
+            self._text.assign(here, f"tl.{accumulator.monoid}({here}, axis=0)")
 
     def merge(self, accumulator: Accumulate, suffix: str) -> None:
         """Combines the state with another, whose names end in ``suffix``."""

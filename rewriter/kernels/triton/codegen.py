@@ -90,6 +90,7 @@ _NAMES = Names(
             "first",
             "height",
             "part",
+            "part_at",
             "range",
         }
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 from mugraph.blocks.block import Block
@@ -27,13 +28,14 @@ from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.triton.accumulators import Accumulators
 from rewriter.kernels.triton.ahead import AheadText
 from rewriter.kernels.triton.bounds import Bounds
+from rewriter.kernels.triton.combination import combining_schedule, parts_at_once
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.grid import GridText
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.shown import ShownText
 from rewriter.kernels.triton.source import OVERLAPPED, LaunchSource
-from rewriter.kernels.triton.text import FunctionText, laid_under
+from rewriter.kernels.triton.text import PART_AXIS, FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
 from rewriter.kernels.triton.values import TileValues
 from rewriter.runtime.plan import Argument, Expression
@@ -63,6 +65,8 @@ class FunctionWriter:
     ) -> None:
         self._block, self._places, self._types, self._role, self._states = block, places, types, role, states
         self.name = block.name + role.value
+        if role == FunctionRole.COMBINE:
+            schedule = combining_schedule(block, schedule)
         self._text, self._tiling = FunctionText(), Tiling(block, schedule)
         self._positions = Positions(self._text, self._tiling, places)
         self._masks = MaskText(self._text, self._tiling, self._positions, tables)
@@ -226,36 +230,65 @@ class FunctionWriter:
     # States of a split loop
 
     def _state_pointer(self, name: str) -> tuple[str, str, tuple[str, ...]]:
-        tensor = self._states[name]
-        sizes = self._block.sizes
-        axes = self._block.value_axes[name]
-        pointer, mask, wanted = self._positions.pointer(tensor.name, tuple(Factor(Index(axis), sizes[axis]) for axis in axes))
-        stride = product([sizes[axis] for axis in axes])
-        is_counted = self._role == FunctionRole.COMBINE  # not read from the grid, which may be wide already
-        part = "tl.cast(part, tl.int64)" if is_counted and self._places.wide else "part"
-        return f"{pointer} + {self._text.times(part, stride)}", mask, wanted
+        """Pointers and mask of a state of the first part, and the axes they are over."""
+        sizes, axes = self._block.sizes, self._block.value_axes[name]
+        return self._positions.pointer(self._states[name].name, tuple(Factor(Index(axis), sizes[axis]) for axis in axes))
+
+    def _state_stride(self, name: str, part: str) -> str:
+        """How far the state of a part is from that of the first."""
+        return self._text.times(part, product([self._block.sizes[axis] for axis in self._block.value_axes[name]]))
 
     def _write_state(self, name: str) -> None:
         pointer, mask, wanted = self._state_pointer(name)
         tile = self._values.written[name]
         value = laid_under(tile.text, tile.axes, wanted)
+        pointer = f"{pointer} + {self._state_stride(name, 'part')}"
         self._text.line(f"tl.store({pointer}, {value}, mask={mask})" if mask else f"tl.store({pointer}, {value})")
 
     def _write_combination(self) -> None:
-        text, block = self._text, self._block
+        text, block, split = self._text, self._block, self._tiling.schedule.split
+        at_once = parts_at_once(block, self._tiling.schedule)
         for accumulator in block.accumulators:
             for name in accumulator.names:
                 self._positions.need(block.value_axes[name])
                 self._accumulators.identity(accumulator, name)
-        text.line(f"for part in range({self._tiling.schedule.split}):")
-        with text.indented():
+        if at_once < split:
+            text.line(f"for part in range({split}):" if at_once == 1 else f"for part in range(0, {split}, {at_once}):")
+        with text.indented() if at_once < split else nullcontext():
+            if at_once > 1:
+                number = f"tl.arange(0, {at_once})" + (".to(tl.int64)" if self._places.wide else "")
+                text.assign("part_at", f"part + {number}" if at_once < split else number)
             for accumulator in block.accumulators:
                 for name in accumulator.names:
-                    pointer, mask, _ = self._state_pointer(name)
-                    text.assign(f"{name}_here", f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
+                    if at_once == 1:
+                        self._load_state(name)
+                    else:
+                        identity = self._accumulators.identity_of(accumulator, name)
+                        self._load_states(name, identity, is_ragged=split % at_once != 0)
+                if at_once > 1:
+                    self._accumulators.join_parts(accumulator)
                 self._accumulators.merge(accumulator, "_here")
         for accumulator in block.accumulators:
             self._accumulators.finish(accumulator)
+
+    def _load_state(self, name: str) -> None:
+        """Loads the state of a part."""
+        pointer, mask, _ = self._state_pointer(name)
+        part = "tl.cast(part, tl.int64)" if self._places.wide else "part"  # not read from the grid, which may be wide already
+        pointer = f"{pointer} + {self._state_stride(name, part)}"
+        self._text.assign(f"{name}_here", f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
+
+    def _load_states(self, name: str, identity: str, *, is_ragged: bool) -> None:
+        """Loads the states of several parts, whose first axis is the parts. A part that is not there has the identity."""
+        pointer, mask, wanted = self._state_pointer(name)
+        axes = (PART_AXIS, *wanted)
+        part = self._state_stride(name, laid_under("part_at", (PART_AXIS,), axes))
+        place = f"{laid_under(f'({pointer})', wanted, axes)} + {part}"
+        masks = [laid_under(f"({mask})", wanted, axes)] if mask else []
+        if is_ragged:
+            masks.append(laid_under(f"(part_at < {self._tiling.schedule.split})", (PART_AXIS,), axes))
+        other = f", mask={' & '.join(masks)}, other={identity}" if masks else ""
+        self._text.assign(f"{name}_here", f"tl.load({place}{other})")
 
     # The launch
 

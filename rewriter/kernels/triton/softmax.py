@@ -17,7 +17,7 @@ from mugraph.blocks.statements import Accumulate
 from mugraph.terms.shape import DataType
 from rewriter.kernels.triton.bounds import Bounds
 from rewriter.kernels.triton.products import Tile
-from rewriter.kernels.triton.text import FunctionText, laid_under
+from rewriter.kernels.triton.text import PART_AXIS, FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
 from rewriter.kernels.triton.values import MINUS_INFINITY, TileValues
 
@@ -66,12 +66,11 @@ class Softmax:
         text, shift = self._text, accumulator.names[0]
         text.assign(f"{shift}_new", f"tl.maximum({shift}, {other})")
         text.assign(f"{shift}_used", f"tl.where({shift}_new == {MINUS_INFINITY}, 0.0, {shift}_new)")
-        text.assign(f"{shift}_scale", self._power(accumulator, shift))
+        text.assign(f"{shift}_scale", self._power(accumulator, f"{shift} - {shift}_used"))
 
-    def _power(self, accumulator: Accumulate, shift: str) -> str:
-        """The text of the factor of sums that were made with a shift."""
+    def _power(self, accumulator: Accumulate, difference: str) -> str:
+        """The text of the factor of sums that were made with a shift, by how far it is from the one that is used."""
         unit = self._unit(accumulator)
-        difference = f"{shift} - {accumulator.names[0]}_used"
         return f"tl.exp2({difference})" if unit == 1.0 else f"tl.exp2(({difference}) * {unit!r})"
 
     def _scores(self, accumulator: Accumulate, tile: Tile) -> tuple[str, tuple[str, ...]]:
@@ -116,13 +115,27 @@ class Softmax:
         text, tiling = self._text, self._tiling
         shift, *sums = accumulator.names
         self._raise(accumulator, f"{shift}{suffix}")
-        text.assign(f"{shift}_other", self._power(accumulator, f"{shift}{suffix}"))
+        text.assign(f"{shift}_other", self._power(accumulator, f"{shift}{suffix} - {shift}_used"))
         rest = tiling.present(tiling.block.value_axes[shift])
         for name in sums:
             wanted = tiling.present(tiling.block.value_axes[name])
             scale, other = (laid_under(f"{shift}_{factor}", rest, wanted) for factor in ("scale", "other"))
             text.assign(name, f"{name} * {scale} + {name}{suffix} * {other}")
         text.assign(shift, f"{shift}_new")
+
+    def join_parts(self, accumulator: Accumulate) -> None:
+        """Makes one state of those of several parts, named with ``_here``, which lie along a first axis."""
+        text, present, axes = self._text, self._tiling.present, self._tiling.block.value_axes
+        shift, *sums = accumulator.names
+        rest, most = present(axes[shift]), f"{shift}_most"
+        text.assign(most, f"tl.max({shift}_here, axis=0)")
+        text.assign(f"{shift}_used", f"tl.where({most} == {MINUS_INFINITY}, 0.0, {most})")
+        used = laid_under(f"{shift}_used", rest, (PART_AXIS, *rest))
+        text.assign(f"{shift}_other", self._power(accumulator, f"{shift}_here - {used}"))
+        for name in sums:
+            factor = laid_under(f"{shift}_other", (PART_AXIS, *rest), (PART_AXIS, *present(axes[name])))
+            text.assign(f"{name}_here", f"tl.sum({name}_here * {factor}, axis=0)")
+        text.assign(f"{shift}_here", most)
 
     def natural(self, accumulator: Accumulate) -> None:
         """Writes a shift that is used by itself in units of the scores."""

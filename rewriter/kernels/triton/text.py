@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from mugraph.terms.shape import Dim, Least, Monomial, WholePart
 from rewriter.kernels.text.thread import Expr, bare
 
-__all__ = ["FunctionText", "laid_under"]
+__all__ = ["PART_AXIS", "FunctionText", "laid_under"]
 
 
 class FunctionText:
@@ -66,6 +66,10 @@ class FunctionText:
 
     def times(self, text: str, stride: Dim) -> str:
         return text if stride == 1 else f"{text} * {self.size(stride)}"
+
+
+PART_AXIS = "part"
+"""The axis along which the states of several parts of a loop lie, where they are one tile."""
 
 
 def laid_under(text: str, axes: Sequence[str], wanted: Sequence[str]) -> str:
