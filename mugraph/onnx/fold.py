@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 
 from mugraph.domains import Real
-from mugraph.domains.base import Unsupported
+from mugraph.domains.base import FLOATS, Unsupported
 from mugraph.graph import Graph, Node
 from mugraph.onnx.model import Model
 from mugraph.ops import get_operator
+from mugraph.ops.support import providers_of
 from mugraph.order import operands_first
 from mugraph.terms.shape import DataType, TensorType, concrete
 
@@ -86,6 +87,20 @@ class Folder:
         leaves = {key for node in self.steps(value) for key in map(self.key, node.inputs) if isinstance(key, int)}
         stored = sum(_bytes_of(self.tables.constants[leaf].type) for leaf in leaves)
         return _LARGE <= stored < _bytes_of(self.tables.types[value]) <= _WIDENING * stored
+
+    def is_made_on_loading(self, value: int) -> bool:
+        """Whether onnxruntime computes the value when it loads a model: it does so with its CPU provider's kernels alone.
+
+        Of operators without such a kernel, as most are in narrow floats, it runs the value's nodes in every run.
+        """
+        return all(map(self._has_cpu_kernel, self.steps(value)))
+
+    def _has_cpu_kernel(self, node: Node) -> bool:
+        if node.is_opaque:
+            return True
+        kernels = providers_of(node.op, kernels_only=True)["cpu"]
+        types = [self.tables.types[value] for value in node.values]
+        return kernels is None or all(type_ is None or type_.dtype not in FLOATS or type_.dtype in kernels for type_ in types)
 
     def key(self, value: int) -> _Key:
         definition = self.graph.definition(value)

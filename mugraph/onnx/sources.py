@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from mugraph.graph import Graph, Node
 from mugraph.onnx.fold import Folder
 from mugraph.onnx.model import Model
+from mugraph.ops import get_operator
+from mugraph.terms.shape import Undecided
 
 __all__ = ["Leaf", "NodeOutput", "Source", "ValueSources"]
 
@@ -86,10 +89,32 @@ class ValueSources:
     def constant_of(self, source: Source) -> np.ndarray | None:
         """The array that a substitution computes from constants; ``None`` where it is left to the runtime.
 
-        That is so where the array would make the file grow: the runtime makes it when it loads the model.
+        That is so where the array would make the file grow and the runtime makes it when it loads the model. What nodes compute
+        that a substitution's operator takes as an initializer only is an initializer, also where these are the file's own.
+
+        Raises:
+            Undecided: what has to be an initializer cannot be computed here.
         """
-        if isinstance(source, Leaf) or source.node.origin is not None or not self.tables.constant[source.value]:
+        if isinstance(source, Leaf) or not self.tables.constant[source.value]:
             return None
         if source not in self.folded:
-            self.folded[source] = None if self.folder.widens(source.value) else self.folder.fold(source.value)
+            self.folded[source] = self._folded(source)
         return self.folded[source]
+
+    def _folded(self, source: NodeOutput) -> np.ndarray | None:
+        folder, value = self.folder, source.value
+        if source.node in self._stored:
+            array = folder.fold(value)
+            if array is None:
+                raise Undecided("what onnxruntime takes as an initializer only cannot be computed before it runs")
+            return array
+        if source.node.origin is not None or (folder.widens(value) and folder.is_made_on_loading(value)):
+            return None
+        return folder.fold(value)
+
+    @cached_property
+    def _stored(self) -> frozenset[Node]:
+        """The nodes whose outputs nodes of substitutions take as initializers only."""
+        made = [node for node in self.graph.nodes() if node.origin is None] if self.modified else []
+        operands = [node.inputs[place] for node in made for place in get_operator(node.op).runtime.stored]
+        return frozenset(node for node in map(self.node_of, operands) if node is not None)

@@ -77,6 +77,7 @@ class RuntimeFacts:
         kernels: how many kernels it runs for one node.
         folds: it computes what depends on constants alone when it loads a model. It does not dequantise weights, so that products
             of integers can be made of them.
+        stored: places of operands that it takes as initializers only: it has no kernel where nodes compute them.
         zeroes: whether, with some attributes, it gives zeros where a mask shows a row nothing, and the definition gives NaN.
         rest: of an operator with some attributes, those with which it gives all of its results but the first as before, takes
             next to nothing for that one, and writes them into what it reads where it is bound so; ``None`` where there are none.
@@ -86,6 +87,7 @@ class RuntimeFacts:
     name: str | None = None
     kernels: int = 1
     folds: bool = True
+    stored: frozenset[int] = frozenset()
     zeroes: Callable[[AttrMap], bool] = lambda attrs: False
     rest: Callable[[AttrMap], AttrMap | None] = lambda attrs: None
 

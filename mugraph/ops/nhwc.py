@@ -1,7 +1,8 @@
 """Convolution over images whose channels stand last (NHWC), as onnxruntime's CUDA provider has it.
 
 Tensors are [N, *spatial, C] and weights [M, *kernel, C/group], as onnxruntime's own conversion of models writes them
-(transformers/fusion_nhwc_conv.py); the CUDA provider takes weights as initializers only. Pools have no such kernel for floats
+(transformers/fusion_nhwc_conv.py). The CUDA provider takes weights as initializers only, whatever the groups and pads: what it
+does not take it leaves to the CPU provider, which has no such kernel. Pools have no such kernel for floats
 in a model's own operator sets: a pool over [N, H, W, C] is one over three axes of which the last is not pooled
 (rules_db/axioms/layout.axioms).
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mugraph.ops.base import applied, floating, operands
+from mugraph.ops.base import RuntimeFacts, applied, floating, operands
 from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, plain_inputs
 from mugraph.ops.convolution import read_conv, write_conv
 from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading
@@ -116,5 +117,6 @@ define(
     contract=contract("NhwcConv", "auto_pad dilations group kernel_shape pads strides", 3, _TYPES),
     defaults={"group": 1},
     traits=Traits(product=ProductKind.CONVOLUTION, degree=DegreeBound.MULTILINEAR, one_dtype=True, accumulates=True),
+    runtime=RuntimeFacts(stored=frozenset({1})),
     samples=("NhwcConv[dilations=(1,1),pads=(1,1,1,1),strides=(1,1)](x, W, b) | x:[1,14,14,8] W:[16,3,3,8] b:[16]",),
 )

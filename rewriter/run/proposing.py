@@ -406,7 +406,10 @@ class Proposer:
         carried: Sequence[Candidate],
     ) -> Searched:
         """As :meth:`_first`, where no price is known."""
-        found = search.within(self._spare()).glance(graph, banned, carried[:1])
+        is_trial_due = self._is_trial_due(early)
+        found = search.within(self._spare()).until(is_trial_due).glance(graph, banned, carried[:1])
+        if not found.better and not found.interrupted:  # there is nothing to try yet
+            found = search.within(self._spare()).glance(graph, banned, carried[:1], found.rest)
         self._lead(found)
 
         def rest(is_due: Callable[[], bool]) -> Searched:

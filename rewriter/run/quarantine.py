@@ -14,6 +14,9 @@ from rewriter.search.match import Match
 
 __all__ = ["Quarantine"]
 
+_VERSION = 2
+"""Of how candidates are written: a rule that broke a model may have done so by that alone."""
+
 
 class Quarantine:
     """The quarantine of one model in one environment, kept in the store from run to run.
@@ -57,4 +60,4 @@ class Quarantine:
         self.rules.add(direction.rule.id)
 
     def _key(self, rule: str) -> str:
-        return digest("quarantine", self._model, rule, self._task.target.environment)
+        return digest("quarantine", str(_VERSION), self._model, rule, self._task.target.environment)

@@ -32,7 +32,7 @@ from rules_db.trust.certificate import Trust
 
 __all__ = ["StaleVerdict", "Verdicts"]
 
-_VERSION = 8
+_VERSION = 9
 """Part of the key of verdicts; raise it when import, matching or search change what a recorded move means."""
 
 

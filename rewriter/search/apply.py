@@ -140,6 +140,9 @@ def _instantiate(match: Match, graph: Graph, dims: Mapping[str, AttrValue]) -> d
             if floats and match.direction.lacks_kernel(term, floats[0]):
                 asked = f"{floats[0].name.lower()} on {match.direction.provider}"
                 raise NoKernel(f"onnxruntime has no {term.op} kernel for {asked}")
+            for place in match.direction.stored(term):
+                if not tables.constant[operands[place]]:
+                    raise NoKernel(f"onnxruntime's {term.op} takes operand {place} as an initializer only")
             node = tables.apply(term.op, attrs, operands)
             if not operands and graph.type(node.values[term.out]) != (typed := tensor_type(term.op, attrs, alone)):
                 node = tables.apply("Cast", (("to", typed.dtype),), node.values)

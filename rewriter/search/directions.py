@@ -61,6 +61,10 @@ class Direction:
         probed = get_operator(term.op).providers.get(self.provider) if self.provider is not None else None
         return probed is not None and dtype not in probed and term.op not in facts_of(self.pattern).ops
 
+    def stored(self, term: Term) -> frozenset[int]:
+        """Places of a term's operands that the provider takes as initializers only."""
+        return get_operator(term.op).runtime.stored if self.provider is not None else frozenset()
+
     @cached_property
     def stays_standard(self) -> bool:
         """Whether the replacement holds no operator that ONNX lacks, beside those of the pattern."""

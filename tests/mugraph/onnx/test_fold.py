@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
+
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, load_model_from_string, numpy_helper
 
@@ -101,21 +105,62 @@ def test_a_constant_whose_shape_the_file_contradicts_is_left_to_the_runtime() ->
 
 
 def test_dequantised_weights_do_not_make_the_file_grow() -> None:
-    """Sums of weights that are stored as bytes stay sums of them; of weights that are stored as floats they are folded."""
-    for kind, dtype in ((TensorProto.INT8, np.int8), (TensorProto.FLOAT, np.float32)):
+    """Sums of weights that are stored as bytes stay sums of them, where onnxruntime makes them once: not in float16.
+
+    Of weights that are stored as floats they are folded.
+    """
+    half = TensorProto.FLOAT16
+    for kind, dtype, wide in ((TensorProto.INT8, np.int8, FLOAT), (FLOAT, np.float32, FLOAT), (TensorProto.INT8, np.int8, half)):
         stored = {name: np.full((64, 64), number, dtype) for name, number in (("q", 3), ("r", 4))}
-        nodes = [helper.make_node("Cast", [name], [f"{name}f"], to=FLOAT) for name in stored]
+        nodes = [helper.make_node("Cast", [name], [f"{name}f"], to=wide) for name in stored]
         nodes += [helper.make_node("MatMul", ["x", "qf"], ["y"]), helper.make_node("MatMul", ["x", "rf"], ["z"])]
-        ends = values(("x", FLOAT, [2, 64])), values(("y", FLOAT, [2, 64]), ("z", FLOAT, [2, 64]))
+        ends = values(("x", wide, [2, 64])), values(("y", wide, [2, 64]), ("z", wide, [2, 64]))
         proto = build(nodes, *ends, stored)
         model = load(proto)
         v = model.values
-        total = apply(model, "Add", [v["qf"], v["rf"]])
+        total = apply(model, "Add", [v["qf"], v["qf"]])
         product = apply(model, "MatMul", [v["x"], total.values[0]])
         content = to_bytes(model, model.graph.substitute({v["y"]: (product, 0), v["z"]: (product, 0)}))
-        assert ("Add" in op_types(load_model_from_string(content))) == (kind == TensorProto.INT8)
+        assert ("Add" in op_types(load_model_from_string(content))) == (kind != wide == FLOAT)
         assert len(content) < proto.ByteSize() + 100
-        assert (session(content).run(None, {"x": np.ones((2, 64), np.float32)})[0] == 64 * 7).all()
+        ones = np.ones((2, 64), helper.tensor_dtype_to_np_dtype(wide))
+        assert (session(content).run(None, {"x": ones})[0] == 64 * 6).all()
+
+
+@pytest.mark.parametrize("kind", [FLOAT, TensorProto.FLOAT16])
+@pytest.mark.parametrize("op", ["Add", "Mul", "Tile", "Pad", "Transpose", "Concat", "Relu"])
+def test_what_onnxruntime_makes_when_it_loads_a_model_is_known(op: str, kind: int, tmp_path: Path) -> None:
+    further = {"Add": ["w"], "Mul": ["w"], "Concat": ["w"], "Tile": ["counts"], "Pad": ["counts"]}.get(op, [])
+    settings = {"Concat": {"axis": 0}, "Transpose": {"perm": [1, 0]}}.get(op, {})
+    counts = np.array([1, 1] if op == "Tile" else [0, 0, 0, 0])
+    nodes = [helper.make_node(op, ["w", *further], ["v"], **settings), helper.make_node("Concat", ["x", "v"], ["y"], axis=0)]
+    ends = values(("x", kind, [1, 8])), values(("y", kind, [17 if op == "Concat" else 9, 8]))
+    weights = np.linspace(-1, 1, 64).reshape(8, 8).astype(helper.tensor_dtype_to_np_dtype(kind))
+    model = load(build(nodes, *ends, {"w": weights, **({"counts": counts} if "counts" in further else {})}))
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    ort.InferenceSession(to_bytes(model, model.graph), options, providers=["CPUExecutionProvider"])
+    computes = Counter(op_types(onnx.load(tmp_path / "optimised.onnx")))[op] - (op == "Concat")
+    assert Folder(model, model.graph).is_made_on_loading(model.values["v"]) == (computes == 0)
+
+
+@pytest.mark.parametrize("kind", [FLOAT, TensorProto.FLOAT16])
+@pytest.mark.parametrize("of_the_file", [False, True])
+@pytest.mark.parametrize(("group", "pads"), [(4, (1, 1, 1, 1)), (4, (0, 0, 2, 2)), (2, (1, 1, 1, 1))])
+def test_what_has_to_be_an_initializer_is_one(kind: int, of_the_file: bool, group: int, pads: tuple[int, ...]) -> None:
+    """CUDA has no NhwcConv whose weights nodes compute: they are folded, though the file grows, and though the nodes are its."""
+    dtype, ends = helper.tensor_dtype_to_np_dtype(kind), (("x", kind, [1, 8, 8, 64]), ("y", kind, [1, 8, 8, 64]))
+    weights = {"w": np.ones((64, 3, 3, 32 // group), dtype), "counts": np.array([1, 1, 1, 2])}
+    nodes = [helper.make_node("Tile", ["w", "counts"], ["v"])] if of_the_file else []
+    model = load(build([*nodes, helper.make_node("Relu", ["x"], ["y"])], values(ends[0]), values(ends[1]), weights))
+    x, y, w = (model.values[name] for name in ("x", "y", "w"))
+    wide = model.values["v"] if of_the_file else apply(model, "Tile", [w], repeats=(2,)).values[0]
+    assert model.graph.type(wide).shape == (64, 3, 3, 64 // group) and Folder(model, model.graph).widens(wide)
+    conv = apply(model, "NhwcConv", [x, wide], dilations=(1, 1), group=group, pads=pads, strides=(1, 1))
+    written = to_proto(model, model.graph.substitute({y: (conv, 0)})).graph
+    (node,) = written.node
+    (stored,) = [tensor for tensor in written.initializer if tensor.name == node.input[1]]
+    assert node.op_type == "NhwcConv" and list(stored.dims) == [64, 3, 3, 64 // group]
 
 
 def test_dequantised_weights_are_no_constants() -> None:

@@ -128,6 +128,28 @@ def test_what_is_found_to_be_better_while_kernels_are_compiled_is_tried(
     assert begun == [[first.graph.digest, second.graph.digest][tried[0]]] and compiled == [0, 1][: tried[0] + 1]
 
 
+@pytest.mark.parametrize("is_found", [False, True])
+def test_the_first_search_without_prices_is_left_for_a_trial(
+    is_found: bool, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As soon as one is due, or else as soon as there is something to try."""
+    monkeypatch.setattr(proposing, "_EARLY", 0.0)
+    begun: list[int] = []
+    wanted: list[bool] = []
+    with workbench(source, RULES, device=None, provider="cpu", deterministic=False) as bench:
+        search, graph = new_search(bench), bench.task.model.graph
+        found = search.run(graph, frozenset())
+
+        def glance(self: ModelSearch, *_: Any) -> Any:
+            wanted.append(self.search.is_wanted())
+            return found if is_found or wanted[-1] else replace(found, better=())
+
+        monkeypatch.setattr(ModelSearch, "glance", glance)
+        early = EarlyTrial(lambda _: None, lambda: True, lambda _, proposal, __: begun.append(proposal.candidate.graph.digest))
+        proposer_of(bench)._first_without_prices(search, graph, frozenset(), None, early, ())
+    assert wanted == ([False] if is_found else [False, True]) and len(begun) == 1
+
+
 def test_a_processor_tells_no_time_beside_a_search(source: Path, tmp_path: Path) -> None:
     _, lines = _run(source, tmp_path)
     searched = lines.index(next(line for line in lines if line.startswith("running the original")))

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mugraph.domains import Real
 from mugraph.graph import Graph, Node
-from mugraph.onnx import Model, load
+from mugraph.onnx import Model, load, to_proto
 from mugraph.onnx.fold import Folder
 from mugraph.ops import get_operator
 from mugraph.ops.interp import evaluate, infer_types
@@ -282,6 +282,30 @@ def test_a_provider_without_the_kernel_keeps_the_layout(tmp_path: Path) -> None:
     for provider, count in (("cuda", 1), ("cpu", 0)):
         moves = moves_of(model, {"Conv": 20, "NhwcConv": 1}, provider)
         assert len(children(moves, moves.start(model.graph))) == count
+
+
+@pytest.mark.parametrize("is_computed", [False, True])
+@pytest.mark.parametrize("pads", [(1, 1, 1, 1), (0, 0, 2, 2)])
+@pytest.mark.parametrize("group", [1, 2])
+def test_weights_that_are_computed_keep_the_layout(tmp_path: Path, is_computed: bool, pads: Sequence[int], group: int) -> None:
+    """CUDA has NhwcConv for any groups and pads, and for weights that are initializers only."""
+    nodes = [
+        helper.make_node("Slice", ["x" if is_computed else "v", *"sea"], ["w"]),
+        helper.make_node("Relu", ["w"], ["u"]),
+        conv("x", "u", "y", kernel_shape=[3, 3], pads=list(pads), group=group),
+    ]
+    weights = {"v": np.ones((4, 4, 6, 6)), "s": np.zeros(3), "e": np.array([4 // group, 3, 3]), "a": np.array([1, 2, 3])}
+    source = _model(tmp_path / "m.onnx", nodes, (4, 4, 6, 6), (4, 4, 6, 6), **weights)
+    proto = onnx.load(source)
+    for tensor in proto.graph.initializer:
+        if tensor.name in "sea":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.int64), tensor.name))
+    model = load(proto)
+    moves = moves_of(model, {"Conv": 60, "NhwcConv": 10})
+    written = [to_proto(model, child.graph).graph for child in children(moves, moves.start(model.graph))]
+    turned = [(graph, node) for graph in written for node in graph.node if node.op_type == "NhwcConv"]
+    assert bool(turned) != is_computed
+    assert all(node.input[1] in {tensor.name for tensor in graph.initializer} for graph, node in turned)
 
 
 def test_a_chooser_serves_one_opinion_of_prices_after_another(tmp_path: Path) -> None:
