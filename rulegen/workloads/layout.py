@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rulegen.workloads.windows import VALID, conv, pad
+from rulegen.workloads.windows import BATCH_FACTOR, BATCH_SUMMAND, VALID, batch, conv, pad
 from rulegen.workloads.workload import Workload
 
 __all__ = ["LAYOUT"]
@@ -195,6 +195,20 @@ LAYOUT = (
         ),
         3,
         {"Transpose": 2},
+    ),
+    # A BatchNormalization that no convolution takes in, by what is computed of its statistics alone: a factor and a summand.
+    Workload(
+        name="layout-batch",
+        variables={"x": "[n,c,h,w]", "g": "[c]", "b": "[c]", "u": "[c]", "v": "[c]"},
+        operators=(),
+        max_ops=0,
+        samples=4,
+        sizes=VALID,
+        keep=frozenset({"perm"}),
+        open_numbers=True,
+        equations=(
+            f"Transpose[perm=(2,0,1)](Add(Mul(Transpose[perm=(1,2,0)](x), {BATCH_FACTOR}), {BATCH_SUMMAND})) = {batch('x')}",
+        ),
     ),
     # The transposed product (TASO, figure 5), and products whose kernel takes an operand transposed.
     Workload(
