@@ -69,6 +69,11 @@ def _pool(name: str, more: str, kernel: int, stride: int, pad: int, last: str = 
     return f"{name}[ceil=false,{more}dilations=(1,1{one}),kernel=({k},{k}{one}),{where}]"
 
 
+def _resize(axes: str) -> str:
+    """Twice as many rows and columns, each entry twice along both axes."""
+    return f"Resize[axes=({axes}),coordinates='asymmetric',mode='nearest',rounding='floor',shape=(2*h,2*w)]"
+
+
 LAYOUT = (
     Workload(
         name="layout",
@@ -209,6 +214,14 @@ LAYOUT = (
         equations=(
             f"Transpose[perm=(2,0,1)](Add(Mul(Transpose[perm=(1,2,0)](x), {BATCH_FACTOR}), {BATCH_SUMMAND})) = {batch('x')}",
         ),
+    ),
+    # Entries that are repeated along the spatial axes.
+    _channels_last(
+        "resize",
+        {"x": "[n,c,h,w]"},
+        (f"{_resize('-2,-1')}(x)", f"{_resize('-3,-2')}(of_wxc)", "Transpose[perm=(2,0,1)](rank4)"),
+        3,
+        {"Transpose": 2},
     ),
     # The transposed product (TASO, figure 5), and products whose kernel takes an operand transposed.
     Workload(
