@@ -1,7 +1,8 @@
 """Terms that a search has from the start beside its goals, since laws that speak of single steps would not find them soon.
 
 A Reshape that makes a matrix of a tensor of four dimensions merges two of them, and then two again; the law by which the rows of
-a product may be merged knows one such step. Which steps there are, sizes tell.
+a product may be merged knows one such step. Which steps there are, sizes tell. A BatchNormalization is a factor and a summand for
+each channel, which what stands around it takes over one by one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import Dim, TensorType
-from mugraph.terms.term import Term, make, walk
+from mugraph.terms.term import Term, const, make, walk
+from rulegen.candidate import operator_count
 
 __all__ = ["Waypoint", "waypoints"]
 
@@ -29,8 +31,33 @@ class Waypoint:
 
 
 def waypoints(roots: Iterable[Term], types: Mapping[str, TensorType]) -> list[Waypoint]:
-    """Reshapes that make matrices of more dimensions than three, in steps. Raises as :func:`mugraph.ops.interp.infer_types`."""
+    """Normalisations as factors and summands; Reshapes that make matrices of more dimensions than three, in steps.
+
+    Raises as :func:`mugraph.ops.interp.infer_types`.
+    """
     roots = list(roots)
+    return [*map(_affine, filter(_is_normalised, walk(roots))), *_merged(roots, types)]
+
+
+def _is_normalised(term: Term) -> bool:
+    """Whether a term is a BatchNormalization whose attributes are numbers."""
+    return term.op == "BatchNormalization" and isinstance(term.attr("spatial"), int) and isinstance(term.attr("epsilon"), float)
+
+
+def _affine(term: Term) -> Waypoint:
+    """A BatchNormalization as the property ``batch.affine`` says it."""
+    (x, scale, bias, mean, variance), attrs = term.inputs, dict(term.attrs)
+    axes = tuple(range(-attrs["spatial"], 0))
+    deviation = make("Sqrt", [make("Add", [variance, const(attrs["epsilon"])])])
+    factor = make("Div", [scale, deviation])
+    summand = make("Sub", [bias, make("Mul", [mean, factor])])
+    wide, shift = (make("Unsqueeze", [part], {"axes": axes}) for part in (factor, summand))
+    affine = make("Add", [make("Mul", [x, wide]), shift])
+    return Waypoint(affine, operator_count((affine,)) - operator_count((term,)))
+
+
+def _merged(roots: Sequence[Term], types: Mapping[str, TensorType]) -> list[Waypoint]:
+    """Reshapes that make matrices of more dimensions than three, in steps."""
     merging = [term for term in walk(roots) if term.op == "Reshape" and len(_shape(term)) == 2 and _drop(term) > 3]
     if not merging:
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rulegen.workloads.windows import SPATIAL, VALID, average_pool, conv, max_pool, pad
+from rulegen.workloads.windows import BATCH_FACTOR, BATCH_SUMMAND, SPATIAL, VALID, average_pool, batch, conv, max_pool, pad
 from rulegen.workloads.workload import Workload
 
 __all__ = ["CONV"]
@@ -38,6 +38,16 @@ def _grouped_rows(x: str) -> str:
     groups = f"Transpose[perm=(1,0,2)](Reshape[drop=1,shape=(g,c)](Transpose[perm=(1,0)]({x})))"
     weights = "Reshape[drop=3,shape=(c*k,m)](Transpose[perm=(2,1,0)](Reshape[drop=3,shape=(g,m,c,k)](W)))"
     return f"Reshape[drop=2,shape=(g*m,)](Transpose[perm=(1,0,2)](MatMul({_windows(groups)}, {weights})))"
+
+
+_CHANNELS = f"Unsqueeze[axes=(-1,)](Unsqueeze[axes=(-2,-1)]({BATCH_FACTOR}))"
+"""The factors of a BatchNormalization, each a kernel of one entry for its channel."""
+
+
+def _beside_batch(convolution: str, kernel: str, branch: str) -> str:
+    """A convolution beside a BatchNormalization of its image, whose kernel is the ``branch``, as one."""
+    joined = f"{convolution}(x, Add({kernel}, {branch}), Add(a, {BATCH_SUMMAND}))"
+    return f"Add({convolution}(x, {kernel}, a), {batch('x')}) = {joined}"
 
 
 CONV = (
@@ -160,7 +170,7 @@ CONV = (
         name="conv-fold",
         variables={"x": "[n,c,h,w]", "W": "[d,c,3,3]", "g": "[d]", "b": "[d]", "u": "[d]", "v": "[d]"},
         operators=(
-            "BatchNormalization[epsilon=1e-05,spatial=2](rank4, g, b, u, v)",
+            batch("rank4"),
             f"{conv()}(x, of_3x3)",
             f"{conv()}(x, of_3x3, rank1)",
             "Add(v, 1e-05)",
@@ -295,6 +305,22 @@ CONV = (
             determined=True,
         )
         for merged in (2, 4)
+    ),
+    # A BatchNormalization of the image beside a convolution of it: a branch that overparametrised blocks have in training.
+    Workload(
+        name="conv-beside-batch",
+        variables={"x": "[n,c,h,w]", "W": "[c,c,3,3]", "D": "[c,1,3,3]"} | dict.fromkeys("agbuv", "[c]"),
+        operators=(),
+        max_ops=0,
+        samples=4,
+        sizes=SPATIAL,
+        keep=frozenset({"channels", "shape"}),
+        determined=True,
+        open_numbers=True,
+        equations=(
+            _beside_batch(conv(), "W", f"Mul(IdentityKernel[channels=c,kernel=(3,3)](), {_CHANNELS})"),
+            _beside_batch(conv("c"), "D", f"Mul({pad(1)}(Ones[shape=(c,1,1,1)]()), {_CHANNELS})"),
+        ),
     ),
     Workload(
         name="conv-product",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rulegen.workloads.windows import VALID, conv, pad
+from rulegen.workloads.windows import BATCH_FACTOR, BATCH_SUMMAND, VALID, batch, conv, pad
 from rulegen.workloads.workload import Workload
 
 __all__ = ["LAYOUT"]
@@ -67,6 +67,11 @@ def _pool(name: str, more: str, kernel: int, stride: int, pad: int, last: str = 
     (one, zero), k, s, p = (",1", ",0") if last else ("", ""), kernel, stride, pad
     where = f"pads=({p},{p}{zero},{p},{p}{zero}),strides=({s},{s}{one})"
     return f"{name}[ceil=false,{more}dilations=(1,1{one}),kernel=({k},{k}{one}),{where}]"
+
+
+def _resize(axes: str) -> str:
+    """Twice as many rows and columns, each entry twice along both axes."""
+    return f"Resize[axes=({axes}),coordinates='asymmetric',mode='nearest',rounding='floor',shape=(2*h,2*w)]"
 
 
 LAYOUT = (
@@ -193,6 +198,28 @@ LAYOUT = (
             *(f"{name}[axes=(-3,-2),keepdims=true](of_wxc)" for name in ("ReduceMean", "ReduceMax")),
             "Transpose[perm=(2,0,1)](of_1xc)",
         ),
+        3,
+        {"Transpose": 2},
+    ),
+    # A BatchNormalization that no convolution takes in, by what is computed of its statistics alone: a factor and a summand.
+    Workload(
+        name="layout-batch",
+        variables={"x": "[n,c,h,w]", "g": "[c]", "b": "[c]", "u": "[c]", "v": "[c]"},
+        operators=(),
+        max_ops=0,
+        samples=4,
+        sizes=VALID,
+        keep=frozenset({"perm"}),
+        open_numbers=True,
+        equations=(
+            f"Transpose[perm=(2,0,1)](Add(Mul(Transpose[perm=(1,2,0)](x), {BATCH_FACTOR}), {BATCH_SUMMAND})) = {batch('x')}",
+        ),
+    ),
+    # Entries that are repeated along the spatial axes.
+    _channels_last(
+        "resize",
+        {"x": "[n,c,h,w]"},
+        (f"{_resize('-2,-1')}(x)", f"{_resize('-3,-2')}(of_wxc)", "Transpose[perm=(2,0,1)](rank4)"),
         3,
         {"Transpose": 2},
     ),

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from rulegen.workloads.windows import SPATIAL
+from rulegen.workloads.windows import BATCH_FACTOR, BATCH_SUMMAND, SPATIAL, batch
 from rulegen.workloads.workload import Workload
 
 __all__ = ["NORMAL"]
+
+_ROWS = "Reshape[drop=3,shape=(l*m,p)]"
+
+
+def _folded_batch(x: str) -> str:
+    """A product with the weights W, normalised: a product with scaled weights, and a bias."""
+    return f"Add(MatMul({x}, Mul(W, {BATCH_FACTOR})), {BATCH_SUMMAND})"
+
 
 NORMAL = (
     Workload(
@@ -136,6 +144,19 @@ NORMAL = (
         extend="all",
         min_saving=9,
         macros=True,
+    ),
+    # That of rows behind a product, in its weights and a bias; of a batch of matrices the rows are put together in front of it.
+    Workload(
+        name="normal-batch-fold",
+        variables={"x": "[m,n]", "X": "[l,m,n]", "W": "[n,p]"} | dict.fromkeys("gbuv", "[p]"),
+        operators=(),
+        max_ops=0,
+        samples=4,
+        open_numbers=True,
+        equations=(
+            f"{batch('MatMul(x, W)', 0)} = {_folded_batch('x')}",
+            f"{batch(f'{_ROWS}(MatMul(X, W))', 0)} = {_ROWS}({_folded_batch('X')})",
+        ),
     ),
     # A mean that is taken away behind the factor, with the offset: sums and products of each once, the factor twice.
     Workload(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["SPATIAL", "VALID", "average_pool", "conv", "max_pool", "pad"]
+__all__ = ["BATCH_FACTOR", "BATCH_SUMMAND", "SPATIAL", "VALID", "average_pool", "batch", "conv", "max_pool", "pad"]
 
 SPATIAL = {"n": (2, 1, 1), "c": (2, 3, 2), "h": (3, 2, 4), "w": (2, 4, 3), "d": (2, 3, 3), "e": (3, 2, 4)}
 """Small sizes for images and kernels."""
 VALID = SPATIAL | {"h": (4, 3, 5), "w": (3, 5, 4)}
 """The same where a kernel of 3x3 must fit inside."""
+BATCH_FACTOR = "Div(g, Sqrt(Add(v, 1e-05)))"
+BATCH_SUMMAND = f"Sub(b, Mul(u, {BATCH_FACTOR}))"
+"""What a BatchNormalization multiplies each channel by and adds to it, by its scale g, bias b, mean u and variance v."""
+
+
+def batch(x: str, spatial: int = 2) -> str:
+    return f"BatchNormalization[epsilon=1e-05,spatial={spatial}]({x}, g, b, u, v)"
 
 
 def conv(group: str = "1", pad: int = 1, stride: int = 1) -> str:

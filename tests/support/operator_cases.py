@@ -255,6 +255,20 @@ def _convolutions() -> list[Case]:
     return cases
 
 
+def _resizings() -> list[Case]:
+    cases = []
+    for coordinates in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"):
+        for sizes in ((2, 3, 8, 10), (2, 3, 12, 5), (2, 3, 2, 15), (2, 3, 7, 1), (2, 3, 4, 3)):
+            attrs = {"coordinate_transformation_mode": coordinates, "mode": "linear"}
+            cases.append(Case("Resize", [(2, 3, 4, 5), None, None, ints(*sizes)], attrs, constants=(3,), since=13))
+    for coordinates in ("half_pixel", "asymmetric"):
+        for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
+            attrs = {"coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
+            for scales in ((1, 1, 2, 3), (1, 1, 1, 1.5), (1, 2, 0.5, 1)):
+                cases.append(Case("Resize", [(1, 2, 4, 6), None, np.asarray(scales, F)], attrs, constants=(2,), since=13))
+    return cases
+
+
 def _indexing() -> list[Case]:
     cases = [Case("Gather", [(3, 4, 5), ints(2, 0)], {"axis": a}) for a in (0, 1, 2)]
     cases += [
@@ -385,6 +399,7 @@ CASES = [
     *_reductions(),
     *_normalizations(),
     *_convolutions(),
+    *_resizings(),
     *_indexing(),
     *_scattering(),
     *_quantized(),

@@ -136,6 +136,8 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "AveragePool[ceil=true,dilations=(1,),kernel=(2,),pads=(1,0),strides=(2,)](x)": {"x": (1, 1, 4)},
     "AveragePool[dilations=(1,),kernel=(2,),pads=(0,0),strides=(1,)](x)": {"x": (1, 1, 4)},
     "GlobalAveragePool[spatial=1](x)": {"x": (1, 2, 3)},
+    "Resize[axes=(-1,),mode='linear',shape=(5,)](x)": {"x": X},
+    "Resize[axes=(-2,-1),coordinates='asymmetric',mode='nearest',shape=(4,3)](x)": {"x": X},
     "GlobalMaxPool[spatial=1](x)": {"x": (1, 2, 3)},
     "Ones[shape=(2,3)]()": {},
     "Eye[size=2]()": {},

@@ -29,13 +29,19 @@ class Branches:
         self.nodes.append(helper.make_node(op, inputs, [f"v{len(self.nodes)}"], **attributes))
         return str(self.nodes[-1].output[0])
 
-    def conv(self, height: int, width: int, out: int = CHANNELS, stride: int = 1) -> str:
-        names = []
-        for shape in ((out, CHANNELS, height, width), (out,)):
-            array = self.generator.standard_normal(shape).astype(self.numbers)
-            self.weights.append(numpy_helper.from_array(array, f"w{len(self.weights)}"))
-            names.append(self.weights[-1].name)
-        return self.node("Conv", "x", *names, pads=[height // 2, width // 2] * 2, strides=[stride] * 2)
+    def weight(self, array: np.ndarray) -> str:
+        self.weights.append(numpy_helper.from_array(array.astype(self.numbers), f"w{len(self.weights)}"))
+        return self.weights[-1].name
+
+    def conv(self, height: int, width: int, out: int = CHANNELS, stride: int = 1, group: int = 1) -> str:
+        shapes = ((out, CHANNELS // group, height, width), (out,))
+        names = [self.weight(self.generator.standard_normal(shape)) for shape in shapes]
+        return self.node("Conv", "x", *names, pads=[height // 2, width // 2] * 2, strides=[stride] * 2, group=group)
+
+    def normalised(self, x: str) -> str:
+        """A BatchNormalization of other epsilon than the default, whose variances are not near zero."""
+        scale, bias, mean, variance = (self.weight(self.generator.uniform(0.5, 1.5, CHANNELS)) for _ in range(4))
+        return self.node("BatchNormalization", x, scale, bias, mean, variance, epsilon=1e-3)
 
     def save(self, path: Path, result: str) -> Path:
         ends = [helper.make_tensor_value_info("x", self.dtype, (1, CHANNELS, 11, 13))]
@@ -84,11 +90,21 @@ def test_the_image_itself_is_a_branch(tmp_path: Path, side: int, dtype: int) -> 
     assert ops["Conv"] == 1 and not ops["Add"]
 
 
+@pytest.mark.parametrize(("side", "group"), [(3, 1), (1, 1), (3, CHANNELS), (1, CHANNELS)])
+def test_a_normalised_image_is_a_branch(tmp_path: Path, side: int, group: int) -> None:
+    """As in MobileOne while it is trained, whose convolutions are depthwise and pointwise."""
+    b = Branches()
+    ops = written(
+        b.save(tmp_path / "image.onnx", b.node("Relu", b.node("Add", b.conv(side, side, group=group), b.normalised("x"))))
+    )
+    assert ops["Conv"] == 1 and not ops["Add"] and not ops["BatchNormalization"]
+
+
 @pytest.mark.parametrize("pads", [[0, 1, 2, 1], [2, 2, 0, 0]])
 def test_an_image_that_the_kernel_does_not_stand_around_stays(tmp_path: Path, pads: list[int]) -> None:
     b = Branches()
     y = b.conv(3, 3)
-    b.nodes[-1].attribute[0].CopyFrom(helper.make_attribute("pads", pads))
+    next(each for each in b.nodes[-1].attribute if each.name == "pads").CopyFrom(helper.make_attribute("pads", pads))
     out = tmp_path / "out.onnx"
     model = b.save(tmp_path / "apart.onnx", b.node("Add", y, "x"))
     optimize(model, out, device="h200", deterministic=True, kernels=False, use_verdicts=False)

@@ -259,6 +259,43 @@ def test_transpositions_of_the_model_are_part_of_the_choice(tmp_path: Path) -> N
     assert ops(child.graph) == {"NhwcConv": 1, "Relu": 1}
 
 
+def test_a_normalisation_in_front_of_a_convolution_is_a_factor_and_a_summand(tmp_path: Path) -> None:
+    """As in DenseNet: none takes it in. Where it costs more than it saves it stays, and so does the layout."""
+    nodes = [
+        conv("x", "w", "a"),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("BatchNormalization", ["b", "scale", "shift", "mean", "variance"], ["c"], epsilon=1e-3),
+        helper.make_node("Relu", ["c"], ["d"]),
+        conv("d", "w", "y"),
+    ]
+    draw, names = np.random.default_rng(4), ("scale", "shift", "mean", "variance")
+    weights = {"w": draw.standard_normal((4, 4, 3, 3))} | {name: draw.uniform(0.5, 1.5, 4) for name in names}
+    model = load(_model(tmp_path / "m.onnx", nodes, (1, 4, 6, 6), (1, 4, 6, 6), **weights))
+    moves = moves_of(model, {"Conv": 20, "NhwcConv": 13})
+    (child,) = children(moves, moves.start(model.graph))
+    assert ops(child.graph) == {"Transpose": 2, "NhwcConv": 2, "Relu": 2, "Mul": 1, "Add": 1}
+    feed = random_inputs(model, {}, seed=5)
+    ((wanted,),), (given,) = reference_outputs(model, [feed]), Evaluated(model, child.graph).run(None, feed)
+    assert compare(given, wanted).relative_l2 < 1e-6
+    dear = moves_of(model, {"Conv": 20, "NhwcConv": 19, "Mul": 9, "Add": 9})
+    assert not children(dear, dear.start(model.graph))
+
+
+@pytest.mark.parametrize(("rounding", "moved"), [("floor", 2), ("ceil", 4)])
+def test_an_image_that_is_made_larger_keeps_its_layout(tmp_path: Path, rounding: str, moved: int) -> None:
+    """As in decoders of images, by the spelling of exporters; another way to choose entries is transposed around."""
+    nearest = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": rounding}
+    nodes = [conv("x", "w", "a"), helper.make_node("Resize", ["a", "", "scales"], ["b"], **nearest), conv("b", "w", "y")]
+    weights = {"w": np.random.default_rng(6).standard_normal((4, 4, 3, 3)), "scales": np.array([1, 1, 2, 2])}
+    model = load(_model(tmp_path / "m.onnx", nodes, (1, 4, 6, 6), (1, 4, 12, 12), **weights))
+    moves = moves_of(model, {"Conv": 30, "NhwcConv": 13})
+    (child,) = children(moves, moves.start(model.graph))
+    assert ops(child.graph) == {"Transpose": moved, "NhwcConv": 2, "Resize": 1}
+    feed = random_inputs(model, {}, seed=8)
+    ((wanted,),), (given,) = reference_outputs(model, [feed]), Evaluated(model, child.graph).run(None, feed)
+    assert compare(given, wanted).relative_l2 < 1e-6
+
+
 def test_both_parts_of_a_split_take_a_layout_together(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Split", ["x", "sizes"], ["a", "b"], axis=1),

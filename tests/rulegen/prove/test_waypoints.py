@@ -1,4 +1,4 @@
-"""Reshapes in steps, of which laws speak, beside those that merge many dimensions at once."""
+"""Reshapes in steps, of which laws speak, beside those that merge many dimensions at once; normalisations as factors."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def test_a_coarser_reshape_of_the_same_tensor_is_a_step() -> None:
     goals = [parse_term(f"Reshape[drop=6,shape={shape}](x)") for shape in ("(16,12,5)", "(192,5)")]
     ways = [repr(way.term) for way in waypoints(goals, types(x=(2, 8, 2, 2, 3, 5)))]
     assert "Reshape[drop=3,shape=(192,5)](Reshape[drop=6,shape=(16,12,5)](x))" in ways
+
+
+def test_a_normalisation_is_a_factor_and_a_summand_on_the_way() -> None:
+    goal = parse_term("Relu(BatchNormalization[epsilon=0.001,spatial=2](x, g, b, m, v))")
+    (way,) = waypoints([goal], types(x=(2, 3, 4, 5), g=(3,), b=(3,), m=(3,), v=(3,)))
+    factor = "Div(g, Sqrt(Add(v, 0.001)))"
+    wide, shift = (f"Unsqueeze[axes=(-2,-1)]({part})" for part in (factor, f"Sub(b, Mul(m, {factor}))"))
+    assert way.term is parse_term(f"Add(Mul(x, {wide}), {shift})") and way.longer == 8
 
 
 def test_two_layers_over_flattened_rows_are_proved() -> None:
