@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -146,6 +146,9 @@ class CustomRunKernels(RunKernels):
 
     def tune(self, candidate: Candidate, deadline: float) -> bool:
         return self._custom.tune(candidate.graph, deadline)
+
+    def second_opinion(self, candidates: Iterable[Candidate], deadline: float) -> bool:
+        return self._custom.second_opinion((candidate.graph for candidate in candidates), deadline)
 
     def foresee(self, candidate: Candidate) -> None:
         self._custom.foresee(candidate.graph)

@@ -95,6 +95,17 @@ class RunKernels:
         """
         return False
 
+    def second_opinion(self, candidates: Iterable[Candidate], deadline: float) -> bool:
+        """Times once more the kernels of candidates of which times are known that others' work may have disturbed.
+
+        Args:
+            deadline: as :meth:`tune` has one.
+
+        Returns:
+            whether a kernel took less than nine tenths of what was known.
+        """
+        return False
+
     def foresee(self, candidate: Candidate) -> None:
         """Begins to compile a candidate's kernels beside what follows: it may be the one that is written."""
 

@@ -259,6 +259,28 @@ def test_a_kernel_is_timed_and_the_best_schedule_written(tmp_path: Path) -> None
     np.testing.assert_allclose(outputs[0], reference(kernel, feed)[0], rtol=1e-4, atol=1e-6)
 
 
+def test_a_time_that_was_disturbed_does_not_stay(tmp_path: Path) -> None:
+    """The best schedules are timed once more, in later runs too, which keeps what it finds to be less; not without end."""
+    kernel: Kernel = SPLIT.kernel
+    sizes = {"m": 37}
+    _, graph = with_kernel(kernel)
+    store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
+    schedules = cpu_schedules(kernel, sizes, 4)
+    record(store, kernel, sizes, [Measured(each, 1e6 + at) for at, each in enumerate(schedules)])
+    kernels = kernels_for(store, sizes, tmp_path / "objects")
+    assert not kernels.second_opinion([graph], 0.0), "the time is over"
+    assert kernels.second_opinion([graph, graph], math.inf)
+    known = recall_all(store, kernel, sizes)
+    assert {each.schedules for each in known[:3]} == set(schedules[:3]) and known[2].microseconds < 1e6  # type: ignore[operator]
+    assert known[3] == Measured(schedules[3], 1e6 + 3, known[3].error), "what is further behind is not timed"
+    record(store, kernel, sizes, [Measured(each, 1e-3) for each in schedules])
+    assert not kernels.second_opinion([graph], math.inf) and not kernels.second_opinion([graph], math.inf)
+    assert time_of(store, kernel, sizes) == 1e-3, "what is known can only fall"
+    before = kernels.timed
+    assert not kernels.second_opinion([graph], math.inf) and kernels.timed == before, "often enough"
+    kernels.close()
+
+
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> Level:
     """Lets this processor have tiles of AMX, in plain C; the instruction set with them."""
