@@ -334,8 +334,8 @@ class CostModel:
     def second_opinion(self, nodes: Iterable[tuple[Graph, Node]], deadline: float) -> bool:
         """Measures nodes once more of which a time is known, and keeps the smaller times.
 
-        One disturbed measurement of a large product can outweigh everything else, and a search finds it. Nothing is measured so
-        more than `_OPINIONS` times.
+        One disturbed measurement of a large product can outweigh everything else, and a search finds it. So those come first that
+        take longest, but for what was measured once more already; nothing is so more than `_OPINIONS` times.
 
         Args:
             deadline: the instant of :func:`time.monotonic` from which on none is begun.
@@ -345,12 +345,12 @@ class CostModel:
         """
         signatures = {s.key(): s for graph, node in nodes if (s := self.signature(graph, node)) is not None}
         changed = False
-        for key, signature in signatures.items():
+        for key in sorted(signatures, key=lambda key: (self._opinions[key], -(self.store.get(key) or 0.0))):
             stored = self.store.get(key)
             if stored is None or self._opinions[key] >= _OPINIONS or time.monotonic() >= deadline:
                 continue
             self._opinions[key] += 1
-            again = self._measure(signature)
+            again = self._measure(signatures[key])
             if again is not None and again < stored:
                 changed |= again < 0.9 * stored - 1
                 self.store.put(key, again)

@@ -43,8 +43,9 @@ _TILES = LEVELS["x86-64-amx"]
 """What kernels are compiled for, too, whose products have numbers in parts; elsewhere they are products of floats."""
 _TRIALS = 6
 """Schedules of a kernel that are timed at most."""
-_OF_PRODUCTS = 3
-"""Of a product with stored weights, in floats or in parts: tiles make a few per cent of it; a trial moves weights many times."""
+_OF_PRODUCTS, _OF_PARTS = 3, 2
+"""Of a product with stored weights, in floats and in parts: tiles make a few per cent of it; a trial moves weights many times,
+and to compile a text with parts takes longer than to time it."""
 _OPINIONS, _RIVALS, _CHANGED = 3, 3, 0.9
 """How often a kernel is timed once more at most, under how many schedules, and at what share of its time that tells something."""
 _BESIDE_PARTS = 1
@@ -169,7 +170,7 @@ class CpuKernels(CustomKernels):
             return whole
         if _TILES not in levels_here():
             return whole[:_OF_PRODUCTS]
-        in_parts = [self._with_constants(Scheduled.one(kernel, *each)) for each in self._schedules(kernel, _OF_PRODUCTS, True)]
+        in_parts = [self._with_constants(Scheduled.one(kernel, *each)) for each in self._schedules(kernel, _OF_PARTS, True)]
         made = [[each.in_parts(parts) for each in (in_parts if parts > 1 else whole)] for parts in self.parts]
         return [each for at, several in enumerate(made) for each in several[: min(most, _BESIDE_PARTS if at else _OF_PRODUCTS)]]
 

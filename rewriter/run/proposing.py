@@ -527,15 +527,15 @@ class Proposer:
         return (bench.kernels.can_be_used and bench.kernels.tune(best, bench.clock.instant(_TUNING))) or learned
 
     def _second_opinion(self, search: ModelSearch, searched: Searched) -> bool:
-        """Measures once more what decides: the operators that candidates change, then their kernels, as far as the time allows.
+        """Measures once more what decides: the kernels of candidates, then the operators that these change, while there is time.
 
         That goes for those that were the best of a search by their prices then, too: a time that was disturbed is why they are no
         more. Whether a price changed.
         """
         candidates, deadline = [searched.better[0], *self._leads.values()], self._bench.clock.instant(_TUNING)
         self._bench.progress("measuring once more what decides")
-        changed = search.second_opinion(candidates, searched.start, deadline)
-        return self._bench.kernels.second_opinion(candidates, deadline) or changed
+        changed = self._bench.kernels.second_opinion(candidates, deadline)
+        return search.second_opinion(candidates, searched.start, deadline) or changed
 
     def _ordered(self, search: ModelSearch, searched: Searched) -> Searched:
         """The candidates whose kernels work, in the order of their costs as they are known now."""
