@@ -52,12 +52,10 @@ __all__ = ["CustomKernels", "default_architectures", "learned_path", "unobjected
 
 _T = TypeVar("_T")
 
-_TRIALS, _LEAST_TRIALS = 24, 6
-"""Schedules of a kernel that are timed, at most and at least."""
+_TRIALS = 24
+"""Schedules of a kernel that are timed at most."""
 _GLANCE = 2
 """Schedules of a kernel that are timed where there is no time for more."""
-_TRIAL_SECONDS = 0.15
-"""What compiling and timing one takes."""
 _COMPILING = 1.5
 """Seconds to compile the kernels of a candidate, until some took longer in this run."""
 _FIRST_SECONDS = 2.0
@@ -105,6 +103,10 @@ class CustomKernels:
     """Of products over the runtime's, as far as is known before any was timed: the model of schedules knows more of a GPU's."""
     compiles_beside = True
     """Whether kernels are compiled while others are timed."""
+    trial_seconds = 0.15
+    """What compiling and timing a schedule takes."""
+    least_trials = 6
+    """Schedules of a kernel that are timed at least, where that is tuned."""
 
     def __init__(
         self,
@@ -395,7 +397,7 @@ class CustomKernels:
         seconds = deadline - time.monotonic()
         if seconds < self._longest:
             return 0
-        return max(_LEAST_TRIALS, int(min(_TRIALS, seconds / left / _TRIAL_SECONDS)))
+        return max(self.least_trials, int(min(_TRIALS, seconds / left / self.trial_seconds)))
 
     def compile(self, graph: Graph) -> list[str]:
         """Tests and compiles the kernels of a candidate into ``programs``; the reasons where some cannot be."""

@@ -67,6 +67,7 @@ class CpuKernels(CustomKernels):
 
     provider = "cpu"
     compiles_beside = False  # compilers would take the cores on which is timed
+    trial_seconds, least_trials = 1.0, 2  # few of each kernel tell more than many of some, where there is no time for all
 
     def __init__(
         self,
@@ -163,8 +164,8 @@ class CpuKernels(CustomKernels):
         return cpu_schedules(kernel, self.sizes, most, threads, room, in_parts=in_parts)
 
     def _tried(self, kernel: Kernel, most: int) -> list[Scheduled]:
-        """What is worth a trial, at most so many of each kind: products with stored weights with numbers as they are and, where
-        that makes another text for this processor, in parts, above all in the fewest."""
+        """What is worth a trial, about so many: products with stored weights with numbers as they are and, where that makes
+        another text for this processor, in parts, above all in the fewest; one of each kind at least."""
         whole = [self._with_constants(Scheduled.one(kernel, *schedules)) for schedules in self._schedules(kernel, most)]
         if not whole[0].packs_weights:
             return whole
@@ -172,7 +173,8 @@ class CpuKernels(CustomKernels):
             return whole[:_OF_PRODUCTS]
         in_parts = [self._with_constants(Scheduled.one(kernel, *each)) for each in self._schedules(kernel, _OF_PARTS, True)]
         made = [[each.in_parts(parts) for each in (in_parts if parts > 1 else whole)] for parts in self.parts]
-        return [each for at, several in enumerate(made) for each in several[: min(most, _BESIDE_PARTS if at else _OF_PRODUCTS)]]
+        fewest = min(max(most // 2, 1), _OF_PARTS)
+        return [each for at, several in enumerate(made) for each in several[: _BESIDE_PARTS if at else fewest]]
 
     def _compile(
         self, chosen: Sequence[Scheduled], architectures: Sequence[object]

@@ -326,6 +326,22 @@ def test_parts_of_numbers_are_tried_where_the_processor_has_tiles(tmp_path: Path
     assert np.linalg.norm(output - expected) <= 3e-7 * np.linalg.norm(expected)
 
 
+def test_where_time_is_short_fewer_schedules_of_more_kernels_are_timed(tmp_path: Path, tiles: Level) -> None:
+    """Of each kernel of a product one in parts and one in floats, however little is left."""
+    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"}
+    counts = []
+    for number, left in enumerate((math.inf, kernels_for(ProfileStore(None, "a"), {}, tmp_path)._longest + 30.0)):
+        _, graph = with_kernel(PRODUCT, weights=weights)
+        store = ProfileStore(None, "a processor | cpu")
+        kernels = kernels_for(store, {"m": 37}, tmp_path / str(number))
+        kernels.trial_seconds = 1.0 if math.isinf(left) else 20.0
+        assert kernels.tune(graph, time.monotonic() + left) and not kernels.notes
+        known = recall_all(store, PRODUCT, {"m": 37})
+        counts.append(sorted(schedule.parts for result in known for schedule in result.schedules))
+        kernels.close()
+    assert counts == [[1, 3, 3], [1, 3]]
+
+
 def test_two_parts_are_tried_and_remembered_only_where_outputs_may_be_less_exact(tmp_path: Path, tiles: Level) -> None:
     assert parts_for(0.0) == parts_for(1e-6) == (3, 1) and parts_for(5e-6) == (2, 3, 1)
     weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"}
