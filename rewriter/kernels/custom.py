@@ -250,17 +250,19 @@ class CustomKernels:
         for reason in self._refused.values():
             yield NearMiss("", "a region as a kernel", "", reason)
 
-    def tune(self, graph: Graph, deadline: float) -> bool:
+    def tune(self, graph: Graph, deadline: float, gains: Mapping[Kernel, float] | None = None) -> bool:
         """Times the kernels of a candidate that have no time yet; whether anything is known now that was not.
 
         The schedules of a kernel are compiled while those of the one before it are timed, where that does not disturb them.
 
         Args:
+            gains: microseconds that kernels are thought to save: the time may end before all are timed.
             deadline: the instant of :func:`time.monotonic` at which this ends, whatever is being compiled or timed then: what
                 was timed by then counts. None is begun for which the time does not suffice that the longest took, nor the first
                 for which `_FIRST_SECONDS` do not.
         """
-        fresh = [kernel for kernel in self._untimed(graph, _GLANCE + 1) if kernel not in self._tuned]
+        untimed = [kernel for kernel in self._untimed(graph, _GLANCE + 1) if kernel not in self._tuned]
+        fresh = sorted(untimed, key=lambda kernel: -(gains or {}).get(kernel, 0.0))
         changed = False
 
         def compiled(kernel: Kernel, left: int) -> Sequence[Trial]:

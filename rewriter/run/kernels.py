@@ -88,10 +88,13 @@ class RunKernels:
         """Begins with what takes long and needs no candidate."""
 
     def tune(self, candidate: Candidate, deadline: float) -> bool:
-        """Times a candidate's kernels that have no time yet; whether anything is known now that was not.
+        """Times a candidate's kernels that have no time yet, first those that seem to save most.
 
         Args:
             deadline: the instant of :func:`time.monotonic` at which this ends, whatever is going on.
+
+        Returns:
+            whether anything is known now that was not.
         """
         return False
 
