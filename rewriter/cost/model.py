@@ -38,8 +38,8 @@ __all__ = ["CostModel", "Signature", "random_array"]
 NODE_OVERHEAD = {"cpu": 1.0, "cuda": 0.0}
 """Microseconds that onnxruntime spends on any node beside what is measured: on CUDA nothing, since graphs are replayed."""
 
-_OPINIONS = 3
-"""How often a node is measured once more at most."""
+_OPINIONS = {"cpu": 3, "cuda": 1}
+"""How often a node is measured once more at most: other work disturbs what is measured on a processor."""
 _NO_NUMBERS = (DataType.STRING, DataType.COMPLEX64, DataType.COMPLEX128)
 """Element types whose entries are no real numbers."""
 
@@ -347,7 +347,7 @@ class CostModel:
         changed = False
         for key in sorted(signatures, key=lambda key: (self._opinions[key], -(self.store.get(key) or 0.0))):
             stored = self.store.get(key)
-            if stored is None or self._opinions[key] >= _OPINIONS or time.monotonic() >= deadline:
+            if stored is None or self._opinions[key] >= _OPINIONS[self.provider] or time.monotonic() >= deadline:
                 continue
             self._opinions[key] += 1
             again = self._measure(signatures[key])

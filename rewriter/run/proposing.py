@@ -529,10 +529,12 @@ class Proposer:
     def _second_opinion(self, search: ModelSearch, searched: Searched) -> bool:
         """Measures once more what decides: the kernels of candidates, then the operators that these change, while there is time.
 
-        That goes for those that were the best of a search by their prices then, too: a time that was disturbed is why they are no
-        more. Whether a price changed.
+        On a processor that goes for those that were the best of a search by their prices then, too: a time that was disturbed is
+        why they are no more. Whether a price changed.
         """
-        candidates, deadline = [searched.better[0], *self._leads.values()], self._bench.clock.instant(_TUNING)
+        deadline, candidates = self._bench.clock.instant(_TUNING), [searched.better[0]]
+        if self._bench.task.target.provider == "cpu":
+            candidates += self._leads.values()
         self._bench.progress("measuring once more what decides")
         changed = self._bench.kernels.second_opinion(candidates, deadline)
         return search.second_opinion(candidates, searched.start, deadline) or changed
