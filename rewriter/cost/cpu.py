@@ -1,12 +1,14 @@
 """Times of single operators on the CPU provider, as they are within a model (docs/measuring.md).
 
-A model holds several copies of the node, each with operands, results and weights of its own: together they are larger than the
-caches of the cores, so that a node finds its operands where a model's products, whose weights pass through these caches, leave
-them. All inputs and outputs are bound before the first run.
+Models hold copies of the node, each with operands, results and weights of its own: together they are larger than the caches of
+the cores, so that a node finds its operands where a model's products, whose weights pass through these caches, leave them. All
+inputs and outputs are bound before the first run.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Callable
 
@@ -15,14 +17,18 @@ import onnx
 import onnxruntime as ort
 
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
-from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
-from rewriter.runtime_env import calling_runtime, new_session
+from rewriter.cost.signature import Signature, empty_model, node_model, random_array
+from rewriter.runtime_env import RuntimeFailure, calling_runtime, new_session
 
-__all__ = ["copies_of", "empty_microseconds", "fastest", "microseconds_of", "time_on_cpu"]
+__all__ = ["copies_of", "empty_microseconds", "fastest", "microseconds_of_copy", "time_on_cpu"]
 
 _COLD_BYTES = 16 << 20
 """Bytes that the copies together move at least, where their number allows it: several times the caches that belong to a core."""
 _MOST = 32
+_LEAST_RUNS = 5
+_SHORT = 500.0
+"""Microseconds that a run takes, about. Other work has a core for milliseconds at a time, and every node waits for all threads:
+of runs that take longer hardly one is left alone on a busy machine."""
 
 
 def copies_of(signature: Signature) -> int:
@@ -40,17 +46,49 @@ def time_on_cpu(signature: Signature, opset: int, empty: float) -> float | None:
         copies = copies_of(signature)
     except (ShapeError, Undecided):
         return None
-    return time_of_copies(signature, opset, copies, microseconds_of, empty)
+    if (one := node_model(signature, opset)) is None:
+        return None
+
+    def model_of(count: int) -> onnx.ModelProto:
+        model = one if count == 1 else node_model(signature, opset, count)
+        assert model is not None
+        return model
+
+    try:
+        return microseconds_of_copy(model_of, copies, empty)
+    except RuntimeFailure:  # a kernel is missing or refuses these values
+        return None
 
 
 def empty_microseconds() -> float:
     """The time of a run that does next to nothing."""
-    return microseconds_of(empty_model())
+    return fastest(_opened(empty_model()))
 
 
-def microseconds_of(model: onnx.ModelProto) -> float:
-    """The time of a run with onnxruntime's default threads, each bound to a core of its own."""
-    session = new_session(model.SerializeToString(), "cpu")
+def microseconds_of_copy(model_of: Callable[[int], onnx.ModelProto], copies: int, empty: float) -> float:
+    """Microseconds of one of so many copies of a node, which run in turn, few of them at a time where they take long.
+
+    Args:
+        model_of: gives a model of so many copies.
+        empty: microseconds of a run of none, which are subtracted.
+
+    Raises:
+        RuntimeFailure: onnxruntime refuses the model, or a run fails.
+    """
+    first = _opened(model_of(1))
+    once = min(_microseconds(first) for _ in range(_LEAST_RUNS))
+    together = min(math.ceil(_SHORT / max(once - empty, 1.0)), copies)
+    model = model_of(together)
+    runs = [_opened(model) for _ in range(-(-copies // together))]
+    for run in runs:
+        run()
+    turns = itertools.cycle(runs)
+    return max(fastest(lambda: next(turns)()) - empty, 0.0) / together
+
+
+def _opened(model: onnx.ModelProto) -> Callable[[], object]:
+    """A run of a model with onnxruntime's default threads, each bound to a core of its own, which idle behind a run."""
+    session = new_session(model.SerializeToString(), "cpu", lingering=False)
     binding = session.io_binding()
     generator = np.random.default_rng(0)
     for info in model.graph.input:
@@ -63,10 +101,16 @@ def microseconds_of(model: onnx.ModelProto) -> float:
         with calling_runtime():
             value = ort.OrtValue.ortvalue_from_shape_and_type(shape, info.type.tensor_type.elem_type)
             binding.bind_ortvalue_output(info.name, value)
-    return fastest(lambda: session.run_with_iobinding(binding))
+    return lambda: session.run_with_iobinding(binding)
 
 
-def fastest(run: Callable[[], object], seconds: float = 0.02, patience: float = 0.3, least: int = 5) -> float:
+def _microseconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter_ns()
+    run()
+    return (time.perf_counter_ns() - start) / 1000
+
+
+def fastest(run: Callable[[], object], seconds: float = 0.02, patience: float = 0.3, least: int = _LEAST_RUNS) -> float:
     """Microseconds of a run, after two to warm up: the second fastest, since what disturbs a run only adds to its time.
 
     Args:
@@ -77,15 +121,12 @@ def fastest(run: Callable[[], object], seconds: float = 0.02, patience: float = 
     """
     run()
     run()
-    times: list[int] = []
+    times: list[float] = []
     began = time.perf_counter_ns()
     while True:
-        start = time.perf_counter_ns()
-        run()
-        end = time.perf_counter_ns()
-        times.append(end - start)
-        spent = (end - began) / 1e9
+        times.append(_microseconds(run))
+        spent = (time.perf_counter_ns() - began) / 1e9
         if len(times) >= least and spent >= seconds:
             best = sorted(times)[:3]
             if spent >= patience or best[-1] <= 1.05 * best[0]:
-                return best[1] / 1000
+                return best[1]

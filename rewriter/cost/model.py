@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median_high
 
 from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.sizes import bound_sizes
@@ -36,6 +38,8 @@ __all__ = ["CostModel", "Signature", "random_array"]
 NODE_OVERHEAD = {"cpu": 1.0, "cuda": 0.0}
 """Microseconds that onnxruntime spends on any node beside what is measured: on CUDA nothing, since graphs are replayed."""
 
+_OPINIONS = {"cpu": 3, "cuda": 1}
+"""How often a node is measured once more at most: other work disturbs what is measured on a processor."""
 _NO_NUMBERS = (DataType.STRING, DataType.COMPLEX64, DataType.COMPLEX128)
 """Element types whose entries are no real numbers."""
 
@@ -77,7 +81,7 @@ class CostModel:
         self._paced: dict[Node, float] = {}
         self._timed_products: dict[str, tuple[Signature, float]] = {}
         self._baseline: float | None = None
-        self._confirmed: set[str] = set()
+        self._opinions = Counter[str]()
         self._unmeasurable: set[str] = set()
         self._met: dict[str, Signature] = {}
         self._calibration: Calibration | None = None
@@ -280,7 +284,7 @@ class CostModel:
     def _learn_of_products(self, signature: Signature, timed: float) -> None:
         """Keeps the time of a kernel that multiplies by weights: what is like it will take about as long for its size."""
         key = signature.key()
-        if key not in self._timed_products and any(signature.constant):
+        if self._timed_products.get(key) != (signature, timed) and any(signature.constant):
             roots = get_operator(KERNEL).decompose(signature.attrs, signature.operands)
             if any(traits_of(term.op).product is ProductKind.MATRIX for term in walk(roots)):
                 self._timed_products[key] = signature, timed
@@ -291,9 +295,9 @@ class CostModel:
         if self._kernel_device is None:
             pace, products = self._measured_pace(graph), self._timed_products.values()
             as_fast = pace.of(self.device, 1.0)
-            took = sum(timed for _, timed in products)
-            estimated = sum(node_microseconds(as_fast, KERNEL, s.attrs, s.operands) for s, _ in products)
-            self._kernel_device = pace.of(self.device, min(self.speedup, estimated / took) if took > 0 else self.speedup)
+            gains = [node_microseconds(as_fast, KERNEL, s.attrs, s.operands) / max(timed, 1e-3) for s, timed in products]
+            speedup = min(self.speedup, median_high(gains)) if gains else self.speedup  # a disturbed one tells nothing of others
+            self._kernel_device = pace.of(self.device, speedup)
         return self._kernel_device
 
     def _know_more(self) -> None:
@@ -327,23 +331,26 @@ class CostModel:
         made, *read = map(bytes_of, types)
         return max(made - sum(read), 0) / (self.device.bandwidth * 1e3)
 
-    def second_opinion(self, nodes: Iterable[tuple[Graph, Node]]) -> bool:
-        """Measures nodes again of which a time is known, and keeps the smaller times.
+    def second_opinion(self, nodes: Iterable[tuple[Graph, Node]], deadline: float) -> bool:
+        """Measures nodes once more of which a time is known, and keeps the smaller times.
 
-        One disturbed measurement of a large product can outweigh everything else, and a search finds it. Nothing is measured
-        a third time.
+        One disturbed measurement of a large product can outweigh everything else, and a search finds it. So those come first that
+        take longest, but for what was measured once more already; nothing is so more than `_OPINIONS` times.
+
+        Args:
+            deadline: the instant of :func:`time.monotonic` from which on none is begun.
 
         Returns:
             whether a price changed by more than a tenth.
         """
         signatures = {s.key(): s for graph, node in nodes if (s := self.signature(graph, node)) is not None}
         changed = False
-        for key, signature in signatures.items():
+        for key in sorted(signatures, key=lambda key: (self._opinions[key], -(self.store.get(key) or 0.0))):
             stored = self.store.get(key)
-            if stored is None or key in self._confirmed or time.monotonic() >= self.deadline:
+            if stored is None or self._opinions[key] >= _OPINIONS[self.provider] or time.monotonic() >= deadline:
                 continue
-            self._confirmed.add(key)
-            again = self._measure(signature)
+            self._opinions[key] += 1
+            again = self._measure(signatures[key])
             if again is not None and again < stored:
                 changed |= again < 0.9 * stored - 1
                 self.store.put(key, again)

@@ -52,12 +52,10 @@ __all__ = ["CustomKernels", "default_architectures", "learned_path", "unobjected
 
 _T = TypeVar("_T")
 
-_TRIALS, _LEAST_TRIALS = 24, 6
-"""Schedules of a kernel that are timed, at most and at least."""
+_TRIALS = 24
+"""Schedules of a kernel that are timed at most."""
 _GLANCE = 2
 """Schedules of a kernel that are timed where there is no time for more."""
-_TRIAL_SECONDS = 0.15
-"""What compiling and timing one takes."""
 _COMPILING = 1.5
 """Seconds to compile the kernels of a candidate, until some took longer in this run."""
 _FIRST_SECONDS = 2.0
@@ -105,6 +103,10 @@ class CustomKernels:
     """Of products over the runtime's, as far as is known before any was timed: the model of schedules knows more of a GPU's."""
     compiles_beside = True
     """Whether kernels are compiled while others are timed."""
+    trial_seconds = 0.15
+    """What compiling and timing a schedule takes."""
+    least_trials = 6
+    """Schedules of a kernel that are timed at least, where that is tuned."""
 
     def __init__(
         self,
@@ -248,17 +250,19 @@ class CustomKernels:
         for reason in self._refused.values():
             yield NearMiss("", "a region as a kernel", "", reason)
 
-    def tune(self, graph: Graph, deadline: float) -> bool:
+    def tune(self, graph: Graph, deadline: float, gains: Mapping[Kernel, float] | None = None) -> bool:
         """Times the kernels of a candidate that have no time yet; whether anything is known now that was not.
 
         The schedules of a kernel are compiled while those of the one before it are timed, where that does not disturb them.
 
         Args:
+            gains: microseconds that kernels are thought to save: the time may end before all are timed.
             deadline: the instant of :func:`time.monotonic` at which this ends, whatever is being compiled or timed then: what
                 was timed by then counts. None is begun for which the time does not suffice that the longest took, nor the first
                 for which `_FIRST_SECONDS` do not.
         """
-        fresh = [kernel for kernel in self._untimed(graph, _GLANCE + 1) if kernel not in self._tuned]
+        untimed = [kernel for kernel in self._untimed(graph, _GLANCE + 1) if kernel not in self._tuned]
+        fresh = sorted(untimed, key=lambda kernel: -(gains or {}).get(kernel, 0.0))
         changed = False
 
         def compiled(kernel: Kernel, left: int) -> Sequence[Trial]:
@@ -293,6 +297,16 @@ class CustomKernels:
         with self._begun(partial(compiled, kernel) for kernel in fresh) as jobs:
             settled = [self._settle(kernel, job, deadline) for kernel, job in zip(fresh, jobs, strict=True)]
         return any(settled)
+
+    def second_opinion(self, graphs: Iterable[Graph], deadline: float) -> bool:
+        """Times kernels of candidates once more whose times others' work may have disturbed; whether one fell by a tenth.
+
+        Here none is: no other work goes on on a GPU, and a time is that of many replays.
+
+        Args:
+            deadline: the instant of :func:`time.monotonic` at which this ends.
+        """
+        return False
 
     @contextmanager
     def _begun(self, works: Iterable[Callable[[], _T]]) -> Iterator[Iterable[Future[_T]]]:
@@ -385,7 +399,7 @@ class CustomKernels:
         seconds = deadline - time.monotonic()
         if seconds < self._longest:
             return 0
-        return max(_LEAST_TRIALS, int(min(_TRIALS, seconds / left / _TRIAL_SECONDS)))
+        return max(self.least_trials, int(min(_TRIALS, seconds / left / self.trial_seconds)))
 
     def compile(self, graph: Graph) -> list[str]:
         """Tests and compiles the kernels of a candidate into ``programs``; the reasons where some cannot be."""

@@ -6,10 +6,12 @@ What a kernel takes before it was timed is what a roofline says of its body; the
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from pathlib import Path
 
 from mugraph.blocks.block import Kernel
@@ -18,7 +20,7 @@ from mugraph.blocks.schedule import MOST_PARTS, Schedule
 from mugraph.blocks.statements import InvalidBlock
 from mugraph.graph import Graph
 from rewriter.cost.devices import Device
-from rewriter.cost.kernel_times import recall_all
+from rewriter.cost.kernel_times import Measured, recall_all, time_of
 from rewriter.cost.schedules.cpu import SECOND_CACHE, cpu_schedules
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.c.compile import LEVELS, Level
@@ -41,8 +43,11 @@ _TILES = LEVELS["x86-64-amx"]
 """What kernels are compiled for, too, whose products have numbers in parts; elsewhere they are products of floats."""
 _TRIALS = 6
 """Schedules of a kernel that are timed at most."""
-_OF_PRODUCTS = 3
-"""Of a product with stored weights, in floats or in parts: tiles make a few per cent of it; a trial moves weights many times."""
+_OF_PRODUCTS, _OF_PARTS = 3, 2
+"""Of a product with stored weights, in floats and in parts: tiles make a few per cent of it; a trial moves weights many times,
+and to compile a text with parts takes longer than to time it."""
+_OPINIONS, _RIVALS, _CHANGED = 3, 3, 0.9
+"""How often a kernel is timed once more at most, under how many schedules, and at what share of its time that tells something."""
 _BESIDE_PARTS = 1
 """Of a product in floats where the processor multiplies parts, or of one in more parts where fewer are allowed."""
 _SPEEDUPS = {1: 1.1, MOST_PARTS: 1.5, MOST_PARTS - 1: 2.0}
@@ -62,6 +67,7 @@ class CpuKernels(CustomKernels):
 
     provider = "cpu"
     compiles_beside = False  # compilers would take the cores on which is timed
+    trial_seconds, least_trials = 1.0, 2  # few of each kernel tell more than many of some, where there is no time for all
 
     def __init__(
         self,
@@ -76,7 +82,7 @@ class CpuKernels(CustomKernels):
         objection: Callable[[Rule], str] = unobjected,
         parts: Sequence[int] = (MOST_PARTS, 1),
     ) -> None:
-        self.parts, self._refined = tuple(parts), set[Kernel]()
+        self.parts, self._refined, self._opinions = tuple(parts), set[Kernel](), Counter[Kernel]()
         super().__init__(device, store, sizes, rules, (), True, learned, measures=measures, trust=trust, objection=objection)
         self.objects = ObjectCompiler()
 
@@ -107,7 +113,11 @@ class CpuKernels(CustomKernels):
         here = levels_here()
         if not most or not self._can_time or not here:
             return []
-        chosen = self._tried(kernel, min(most, _TRIALS))
+        return self._built(kernel, self._tried(kernel, min(most, _TRIALS)))
+
+    def _built(self, kernel: Kernel, chosen: Sequence[Scheduled]) -> Sequence[Trial]:
+        """Trials of a kernel under some schedules, for this processor. Raises NotMeasured where none compiles."""
+        here = levels_here()
 
         def compiled(tried: Scheduled) -> CpuTrial | str:
             best = next(level for level in _levels(tried) if level in here)
@@ -125,6 +135,26 @@ class CpuKernels(CustomKernels):
             raise NotMeasured(next(result for result in results if isinstance(result, str)))
         return trials
 
+    def second_opinion(self, graphs: Iterable[Graph], deadline: float) -> bool:
+        """As above, under the schedules that are the best by now; those that were timed so least often come first."""
+        kernels, changed = dict.fromkeys(kernel for graph in graphs for kernel in self._own(graph)), False
+        for kernel in sorted(kernels, key=self._opinions.__getitem__):
+            before = time_of(self.store, kernel, self.sizes)
+            if before is None or self._opinions[kernel] >= _OPINIONS or not self._can_time or time.monotonic() >= deadline:
+                continue
+            self._opinions[kernel] += 1
+            best = [Scheduled.one(kernel, *known.schedules) for known in self._usable(kernel)[:_RIVALS]]
+            with self._begun([partial(self._built, kernel, best)]) as (job,):
+                self._settle(kernel, job, deadline)
+            after = time_of(self.store, kernel, self.sizes)
+            changed |= after is not None and after < _CHANGED * before
+        return changed
+
+    def _usable(self, kernel: Kernel) -> list[Measured]:
+        """The known times under schedules that this run may use, the fastest first."""
+        known = recall_all(self.store, kernel, self.sizes)
+        return [each for each in known if all(schedule.parts in self._parts_of(kernel) for schedule in each.schedules)]
+
     def _schedules(self, kernel: Kernel, most: int, in_parts: bool = False) -> list[tuple[Schedule, ...]]:
         """At most so many that are worth a trial, for this processor and the threads that a session has; the same anywhere where
         none is tried."""
@@ -134,16 +164,17 @@ class CpuKernels(CustomKernels):
         return cpu_schedules(kernel, self.sizes, most, threads, room, in_parts=in_parts)
 
     def _tried(self, kernel: Kernel, most: int) -> list[Scheduled]:
-        """What is worth a trial, at most so many of each kind: products with stored weights with numbers as they are and, where
-        that makes another text for this processor, in parts, above all in the fewest."""
+        """What is worth a trial, about so many: products with stored weights with numbers as they are and, where that makes
+        another text for this processor, in parts, above all in the fewest; one of each kind at least."""
         whole = [self._with_constants(Scheduled.one(kernel, *schedules)) for schedules in self._schedules(kernel, most)]
         if not whole[0].packs_weights:
             return whole
         if _TILES not in levels_here():
             return whole[:_OF_PRODUCTS]
-        in_parts = [self._with_constants(Scheduled.one(kernel, *each)) for each in self._schedules(kernel, _OF_PRODUCTS, True)]
+        in_parts = [self._with_constants(Scheduled.one(kernel, *each)) for each in self._schedules(kernel, _OF_PARTS, True)]
         made = [[each.in_parts(parts) for each in (in_parts if parts > 1 else whole)] for parts in self.parts]
-        return [each for at, several in enumerate(made) for each in several[: min(most, _BESIDE_PARTS if at else _OF_PRODUCTS)]]
+        fewest = min(max(most // 2, 1), _OF_PARTS)
+        return [each for at, several in enumerate(made) for each in several[: _BESIDE_PARTS if at else fewest]]
 
     def _compile(
         self, chosen: Sequence[Scheduled], architectures: Sequence[object]
@@ -160,11 +191,7 @@ class CpuKernels(CustomKernels):
 
     def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
         """The best schedules that the store knows, else those that look best. Raises InvalidBlock and Undecided."""
-        known = [
-            result.schedules
-            for result in recall_all(self.store, kernel, self.sizes)
-            if all(schedule.parts in self._parts_of(kernel) for schedule in result.schedules)
-        ]
+        known = [each.schedules for each in self._usable(kernel)]
         for schedules in (*known, *self._schedules(kernel, _TRIALS)):
             if schedules not in refused:
                 return Scheduled.one(kernel, *schedules)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, Programs
 from mugraph.graph import Graph
 from mugraph.onnx import DraftedModel, Model, Saved
@@ -28,6 +29,7 @@ from rewriter.search.expansion import Generator, KernelGenerator, SchemeGenerato
 from rewriter.search.misses import NearMiss
 from rules_db.entries import RuleBook
 from rules_db.trust.certificate import Trust
+from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule
 
 __all__ = ["CustomRunKernels", "open_custom"]
@@ -145,7 +147,14 @@ class CustomRunKernels(RunKernels):
         self._custom.warm()
 
     def tune(self, candidate: Candidate, deadline: float) -> bool:
-        return self._custom.tune(candidate.graph, deadline)
+        gains = dict[Kernel, float]()
+        for move in candidate.moves:
+            if (kernel := kernel_of_rule(move.direction.rule)) is not None:
+                gains[kernel] = gains.get(kernel, 0.0) + move.gain
+        return self._custom.tune(candidate.graph, deadline, gains)
+
+    def second_opinion(self, candidates: Iterable[Candidate], deadline: float) -> bool:
+        return self._custom.second_opinion((candidate.graph for candidate in candidates), deadline)
 
     def foresee(self, candidate: Candidate) -> None:
         self._custom.foresee(candidate.graph)

@@ -88,10 +88,24 @@ class RunKernels:
         """Begins with what takes long and needs no candidate."""
 
     def tune(self, candidate: Candidate, deadline: float) -> bool:
-        """Times a candidate's kernels that have no time yet; whether anything is known now that was not.
+        """Times a candidate's kernels that have no time yet, first those that seem to save most.
 
         Args:
             deadline: the instant of :func:`time.monotonic` at which this ends, whatever is going on.
+
+        Returns:
+            whether anything is known now that was not.
+        """
+        return False
+
+    def second_opinion(self, candidates: Iterable[Candidate], deadline: float) -> bool:
+        """Times once more the kernels of candidates of which times are known that others' work may have disturbed.
+
+        Args:
+            deadline: as :meth:`tune` has one.
+
+        Returns:
+            whether a kernel took less than nine tenths of what was known.
         """
         return False
 

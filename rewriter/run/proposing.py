@@ -289,7 +289,7 @@ class Proposer:
                 break
             learned |= search.costs.measure_met(min(_CURIOSITY * clock.budget, clock.spare()))
             if not learned and searched.better and clock.spare() > 0:
-                learned = search.second_opinion(searched.better[0], searched.start)
+                learned = self._second_opinion(search, searched)
             if not learned or clock.spare() <= 0:
                 break
             search = search.again().within(clock.spare())
@@ -528,6 +528,19 @@ class Proposer:
         bench.progress(f"measuring: {search.costs.measured} costs, {bench.kernels.timed} schedules of kernels so far")
         learned = search.measure(best, searched.start, bench.clock.spare())
         return (bench.kernels.can_be_used and bench.kernels.tune(best, bench.clock.instant(_TUNING))) or learned
+
+    def _second_opinion(self, search: ModelSearch, searched: Searched) -> bool:
+        """Measures once more what decides: the kernels of candidates, then the operators that these change, while there is time.
+
+        On a processor that goes for those that were the best of a search by their prices then, too: a time that was disturbed is
+        why they are no more. Whether a price changed.
+        """
+        deadline, candidates = self._bench.clock.instant(_TUNING), [searched.better[0]]
+        if self._bench.task.target.provider == "cpu":
+            candidates += self._leads.values()
+        self._bench.progress("measuring once more what decides")
+        changed = self._bench.kernels.second_opinion(candidates, deadline)
+        return search.second_opinion(candidates, searched.start, deadline) or changed
 
     def _ordered(self, search: ModelSearch, searched: Searched) -> Searched:
         """The candidates whose kernels work, in the order of their costs as they are known now."""

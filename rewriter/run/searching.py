@@ -5,6 +5,7 @@ The only module of a run that knows how searches are made and what they are aske
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -159,9 +160,14 @@ class ModelSearch:
         """Measures what a candidate changes and no time is known of; whether anything is known then that was not."""
         return self.costs.measure(_changed(start.executed.graph, candidate.executed.graph), seconds)
 
-    def second_opinion(self, candidate: Candidate, start: Candidate) -> bool:
-        """Measures once more what a candidate changes; whether that changed a price."""
-        return self.costs.second_opinion(_changed(start.executed.graph, candidate.executed.graph))
+    def second_opinion(self, candidates: Iterable[Candidate], start: Candidate, deadline: float) -> bool:
+        """Measures once more what candidates change; whether that changed a price.
+
+        Args:
+            deadline: the instant of :func:`time.monotonic` from which on none is begun.
+        """
+        changed = (_changed(start.executed.graph, candidate.executed.graph) for candidate in candidates)
+        return self.costs.second_opinion(itertools.chain.from_iterable(changed), deadline)
 
     def estimated(self, candidate: Candidate, start: Candidate) -> int:
         """The number of operators among what a candidate changes for which estimates stand in."""

@@ -12,7 +12,8 @@ the clock. Behind it is how many times as fast that is as on one thread, and as 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import click
 import onnx
@@ -23,7 +24,7 @@ from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
 from mugraph.blocks.variants import Variants
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_term
-from rewriter.cost.cpu import copies_of, empty_microseconds, microseconds_of
+from rewriter.cost.cpu import copies_of, empty_microseconds, microseconds_of_copy
 from rewriter.cost.schedules.cpu import cpu_schedules
 from rewriter.cost.signature import Signature, node_model
 from rewriter.kernels.c.compile import LEVELS
@@ -35,17 +36,18 @@ from rewriter.runtime_env import cores, limit_threads
 __all__: list[str] = []
 
 _SHAPES = ("32x768x768", "128x768x768", "128x768x3072", "128x3072x768", "512x768x768")
+ModelOf = Callable[[int], onnx.ModelProto]
 _PARTS = {"floats": 1, "six": 3, "three": 2}
 _TRIALS = 4
 _OPSET, _THEIRS = 20, "onnxruntime"
 
 
-def _models(m: int, k: int, n: int) -> Iterator[tuple[str, onnx.ModelProto, int]]:
-    """Of one shape, by whose it is: models, and how many products they hold."""
+def _models(m: int, k: int, n: int) -> Iterator[tuple[str, ModelOf, int]]:
+    """Of one shape, by whose it is: models of so many products, and how many run in turn."""
     types = (TensorType(DataType.FLOAT, (m, k)), TensorType(DataType.FLOAT, (k, n)))
     theirs = Signature("MatMul", (), types, (False, True))
     copies = copies_of(theirs)
-    yield _THEIRS, _of(theirs, copies), copies
+    yield _THEIRS, partial(_of, theirs, None), copies
     kernel = lower("product", dict(zip("xw", types, strict=True)), [("y", parse_term("MatMul(x, w)"))])
     ours = Signature(KERNEL, kernel_attrs(kernel), types, (False, True))
     objects, here = ObjectCompiler(), levels_here()
@@ -59,23 +61,23 @@ def _models(m: int, k: int, n: int) -> Iterator[tuple[str, onnx.ModelProto, int]
                 raise click.ClickException(problems[kernel])
             made = programs[kernel]
             compiled = CompiledKernel(Variants.one(tried.variants.schedules[0]), made.attributes, made.tables, on_cpu=True)
-            yield name, _of(ours, copies, compiled), copies
+            yield name, partial(_of, ours, compiled), copies
 
 
-def _of(signature: Signature, copies: int, compiled: CompiledKernel | None = None) -> onnx.ModelProto:
+def _of(signature: Signature, compiled: CompiledKernel | None, copies: int) -> onnx.ModelProto:
     model = node_model(signature, _OPSET, copies, compiled)
     assert model is not None
     return model
 
 
-def _times(models: Sequence[tuple[str, onnx.ModelProto, int]], threads: int, seconds: float) -> dict[str, float]:
+def _times(models: Sequence[tuple[str, ModelOf, int]], threads: int, seconds: float) -> dict[str, float]:
     """Microseconds of a product on so many threads, by whose it is."""
     limit_threads(threads)
     empty, end = empty_microseconds(), time.perf_counter() + seconds
     times: dict[str, float] = {}
     while not times or time.perf_counter() < end:
-        for name, model, copies in models:
-            times[name] = min(times.get(name, float("inf")), max(microseconds_of(model) - empty, 0.0) / copies)
+        for name, model_of, copies in models:
+            times[name] = min(times.get(name, float("inf")), microseconds_of_copy(model_of, copies, empty))
     return times
 
 

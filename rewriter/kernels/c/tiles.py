@@ -73,7 +73,13 @@ class TileTarget:
         return feature in self.level.features and self.lanes == self.level.lanes
 
 
-_AMX_TEXT = """#include <immintrin.h>
+_AMX_TEXT = """#if defined __clang__
+#include <immintrin.h>
+#else /* Of GCC's header these parts alone: to read all of it takes as long as to compile what is here. */
+#define _IMMINTRIN_H_INCLUDED
+#include <amxtileintrin.h>
+#include <amxbf16intrin.h>
+#endif
 #define TILE_ZERO(tile) _tile_zero(tile)
 #define TILE_LOAD(tile, from, bytes) _tile_loadd(tile, from, bytes)
 #define TILE_STORE(tile, to, bytes) _tile_stored(tile, to, bytes)

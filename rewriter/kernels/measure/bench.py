@@ -50,8 +50,8 @@ def _shapes(kernel: Kernel, sizes: Mapping[str, int]) -> list[list[int]]:
 class Bench:
     """One kernel's buffers on the device, and trials on them."""
 
-    finalists, final_rounds = 4, 20
-    """How many of the fastest trials are timed once more, and in how many rounds."""
+    finalists, turns, final_rounds = 4, 1, 20
+    """How many of the fastest trials are timed once more, how often they take turns, and in how many rounds each time."""
 
     def __init__(
         self,

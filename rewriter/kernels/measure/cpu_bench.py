@@ -7,15 +7,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
+import onnx
 from onnx import numpy_helper
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.variants import Variants
-from rewriter.cost.cpu import copies_of, empty_microseconds, microseconds_of
+from rewriter.cost.cpu import copies_of, empty_microseconds, microseconds_of_copy
 from rewriter.cost.kernel_times import Measured
 from rewriter.cost.signature import Signature, node_model
 from rewriter.kernels.measure.inputs import TOLERANCES, kernel_inputs, reference_of
@@ -44,7 +46,7 @@ class CpuTrial:
 class CpuBench:
     """One kernel at some sizes, and trials of it."""
 
-    finalists, final_rounds = 2, 2  # each round opens a session and repeats what it times
+    finalists, turns, final_rounds = 3, 2, 1  # a minute in which the processor is busy is no trial's alone
     """As of :class:`rewriter.kernels.measure.bench.Bench`."""
 
     def __init__(
@@ -82,9 +84,7 @@ class CpuBench:
 
     def _checked(self, trial: CpuTrial) -> tuple[float, str]:
         """The error of a trial, and what is wrong with it."""
-        signature = self._signature(trial)
-        model = node_model(signature, _OPSET, 1, trial.program)
-        assert model is not None
+        model = self._model(trial, 1)
         arrays = {f"x{i}_0": np.ascontiguousarray(array) for i, array in enumerate(self.inputs.values())}
         for constant in (each for each in model.graph.initializer if each.name in arrays):
             constant.CopyFrom(numpy_helper.from_array(arrays.pop(constant.name), constant.name))
@@ -104,13 +104,16 @@ class CpuBench:
 
         What others do on this processor can only have lengthened them.
         """
-        signature = self._signature(trial)
-        copies = copies_of(signature)
-        model = node_model(signature, _OPSET, copies, trial.program)
-        assert model is not None
-        times = [max(microseconds_of(model) - self.empty, 0.0) / copies for _ in range(rounds)]
+        copies = copies_of(self._signature(trial))
+        times = [microseconds_of_copy(partial(self._model, trial), copies, self.empty) for _ in range(rounds)]
         self._least[trial.schedules] = min(*times, self._least.get(trial.schedules, math.inf))
         return self._least[trial.schedules]
+
+    def _model(self, trial: CpuTrial, copies: int) -> onnx.ModelProto:
+        """A model of so many nodes that run a trial."""
+        model = node_model(self._signature(trial), _OPSET, copies, trial.program)
+        assert model is not None
+        return model
 
 
 def bench_here(threads: int, kernel: Kernel, sizes: Mapping[str, int], *more: object) -> CpuBench:

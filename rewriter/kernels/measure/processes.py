@@ -177,7 +177,7 @@ def _do_jobs(connection: Connection, bench_of: Callable[..., Any]) -> None:
 
 
 def _examine(connection: Connection, bench: Any, job: _TrialJob) -> None:
-    """Sends the outcome of each trial, and of the fastest once more."""
+    """Sends the outcome of each trial, and of the fastest once more, which take turns."""
     measured: dict[int, Measured] = {}
     for number, trial in job.trials:
         connection.send(("start", number, None))
@@ -187,6 +187,6 @@ def _examine(connection: Connection, bench: Any, job: _TrialJob) -> None:
         (i for i, m in measured.items() if m.microseconds is not None), key=lambda i: measured[i].microseconds or math.inf
     )
     by_number = dict(job.trials)
-    for number in order[: bench.finalists]:
+    for number in bench.turns * order[: bench.finalists]:
         again = bench.timed(by_number[number], bench.final_rounds)
         connection.send(("done", number, replace(measured[number], microseconds=again)))

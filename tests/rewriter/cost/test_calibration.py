@@ -156,7 +156,7 @@ def test_prices_are_calibrated_by_what_was_measured_and_rooflines_are_not(monkey
     assert model.unmeasured([(graph, other)]), "it is still to be measured"
     assert model.calibrated([(graph, one), (graph, other), (graph, other)]) == 1, "one estimate stands in, for a node twice"
     monkeypatch.setattr(CostModel, "_measure", lambda self, signature: 2.0 * model.estimate(graph, one) - 1.0)
-    model.second_opinion([(graph, one)])
+    model.second_opinion([(graph, one)], math.inf)
     assert model.cost(graph, other) == pytest.approx(2.0 * alone)
 
 

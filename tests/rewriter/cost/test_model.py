@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -115,10 +116,15 @@ def test_a_second_opinion_corrects_a_disturbed_measurement(monkeypatch: pytest.M
     after = graph.substitute({before: (relu, 0)})
     nodes = [(graph, _only(graph, "Neg")), (after, _only(after, "Relu"))]
     assert model.measure(nodes) and _total(model, graph) > 1000
+    assert not model.second_opinion(nodes, math.inf), "as busy a minute"
     times["Neg"] = 6.0
-    assert model.second_opinion(nodes)
+    assert not model.second_opinion(nodes, 0.0), "the time is over"
+    assert model.second_opinion(nodes, math.inf)
     assert _total(model, graph) < 10
-    assert not model.second_opinion(nodes)
+    times["Neg"] = 5.5
+    assert not model.second_opinion(nodes, math.inf), "no more than a microsecond was lost"
+    times["Neg"] = 0.0
+    assert not model.second_opinion(nodes, math.inf) and _total(model, graph) == pytest.approx(6.5), "often enough"
 
 
 def test_a_constant_that_is_repeated_costs_what_is_read_more() -> None:

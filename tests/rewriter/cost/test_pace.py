@@ -94,19 +94,19 @@ def test_an_estimate_follows_what_is_measured_later(model: Model) -> None:
     assert costs.estimate(model.graph, node) != nominal
 
 
+def product(rows: int) -> tuple[Kernel, Graph, Node]:
+    """A kernel that multiplies so many rows by weights, and its node in a graph."""
+    types = {"x": parse_type(f"float[{rows},256]"), "w": parse_type("float[256,256]")}
+    kernel = lower("product", types, [("y", parse_term("Relu(MatMul(x, w))"))])
+    _, graph = with_kernel(kernel, weights={"w": np.ones((256, 256), np.float32)})
+    (node,) = (node for node in graph.references if node.op == KERNEL)
+    return kernel, graph, node
+
+
 def test_kernels_that_were_timed_tell_how_fast_others_are(model: Model) -> None:
     """What turned out to be slower than was hoped for is not hoped for of each that is like it."""
     store = measured(model, 0.2)
     costs = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=1.3)
-    w = np.ones((256, 256), np.float32)
-
-    def product(rows: int) -> tuple[Kernel, Graph, Node]:
-        x, y = parse_type(f"float[{rows},256]"), parse_type("float[256,256]")
-        kernel = lower("product", {"x": x, "w": y}, [("y", parse_term("Relu(MatMul(x, w))"))])
-        _, graph = with_kernel(kernel, weights={"w": w})
-        (node,) = (node for node in graph.references if node.op == KERNEL)
-        return kernel, graph, node
-
     timed, at, node = product(512)
     _, elsewhere, like_it = product(1024)
     hoped_for, wanted = costs.estimate(elsewhere, like_it), costs.estimate(at, node)
@@ -118,6 +118,23 @@ def test_kernels_that_were_timed_tell_how_fast_others_are(model: Model) -> None:
     assert quick.cost(at, node) < wanted and quick.estimate(elsewhere, like_it) == pytest.approx(hoped_for), (
         "no more than was hoped for"
     )
+
+
+@pytest.mark.parametrize("slower, like_it", [((1.2, 4.0, 1.2), 1.2), ((4.0,), 4.0), ((4.0, 1.2), 1.2), ((), 1.0)])
+def test_one_kernel_that_was_timed_in_a_busy_minute_tells_nothing_of_others(
+    model: Model, slower: tuple[float, ...], like_it: float
+) -> None:
+    """One of several took four times as long as was hoped for; if it is alone it is all that is known."""
+    store = measured(model, 0.2)
+    costs = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=1.3)
+    untold = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=1.3)
+    for number, factor in enumerate(slower):
+        kernel, graph, node = product(512 + 64 * number)
+        schedules = (Schedule((("m", 64), ("n", 64), ("k", 64))),)
+        record(store, kernel, {}, [Measured(schedules, factor * untold.estimate(graph, node))])
+        costs.cost(graph, node)
+    _, graph, node = product(1024)
+    assert costs.estimate(graph, node) == pytest.approx(like_it * untold.estimate(graph, node), rel=0.02)
 
 
 def test_a_transposed_product_within_a_kernel_has_all_its_arithmetic(tmp_path: Path) -> None:

@@ -448,8 +448,8 @@ def test_a_trial_that_is_timed_again_has_the_least_of_all_its_times(monkeypatch:
         for each in several
     )
     with bench_here(1, kernel, {}, None, None) as bench:
-        bench.empty, taken = 0.0, iter([60.0, 80.0, 90.0, 70.0, 50.0])
-        monkeypatch.setattr(cpu_bench, "microseconds_of", lambda model: next(taken))
+        taken = iter([60.0, 80.0, 90.0, 70.0, 50.0])
+        monkeypatch.setattr(cpu_bench, "microseconds_of_copy", lambda model_of, copies, empty: next(taken))
         monkeypatch.setattr(cpu_bench, "copies_of", lambda signature: 1)
         assert [bench.timed(first, 1), bench.timed(second, 1)] == [60.0, 80.0]
         assert [bench.timed(first, 1), bench.timed(second, 2)] == [60.0, 50.0]

@@ -42,6 +42,7 @@ from rewriter.kernels.kept import KeptResults
 from rewriter.kernels.parts import parts_for
 from rewriter.kernels.programs import Scheduled, compile_on_cpu, keep_kernels
 from rewriter.kernels.within import kernels_of
+from rewriter.run.custom import CustomRunKernels
 from rewriter.runtime import register
 from rewriter.runtime.plan import unpack_objects
 from rewriter.runtime_env import c_compiler_version
@@ -259,6 +260,28 @@ def test_a_kernel_is_timed_and_the_best_schedule_written(tmp_path: Path) -> None
     np.testing.assert_allclose(outputs[0], reference(kernel, feed)[0], rtol=1e-4, atol=1e-6)
 
 
+def test_a_time_that_was_disturbed_does_not_stay(tmp_path: Path) -> None:
+    """The best schedules are timed once more, in later runs too, which keeps what it finds to be less; not without end."""
+    kernel: Kernel = SPLIT.kernel
+    sizes = {"m": 37}
+    _, graph = with_kernel(kernel)
+    store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
+    schedules = cpu_schedules(kernel, sizes, 4)
+    record(store, kernel, sizes, [Measured(each, 1e6 + at) for at, each in enumerate(schedules)])
+    kernels = kernels_for(store, sizes, tmp_path / "objects")
+    assert not kernels.second_opinion([graph], 0.0), "the time is over"
+    assert kernels.second_opinion([graph, graph], math.inf)
+    known = recall_all(store, kernel, sizes)
+    assert {each.schedules for each in known[:3]} == set(schedules[:3]) and known[2].microseconds < 1e6  # type: ignore[operator]
+    assert known[3] == Measured(schedules[3], 1e6 + 3, known[3].error), "what is further behind is not timed"
+    record(store, kernel, sizes, [Measured(each, 1e-3) for each in schedules])
+    assert not kernels.second_opinion([graph], math.inf) and not kernels.second_opinion([graph], math.inf)
+    assert time_of(store, kernel, sizes) == 1e-3, "what is known can only fall"
+    before = kernels.timed
+    assert not kernels.second_opinion([graph], math.inf) and kernels.timed == before, "often enough"
+    kernels.close()
+
+
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> Level:
     """Lets this processor have tiles of AMX, in plain C; the instruction set with them."""
@@ -302,6 +325,25 @@ def test_parts_of_numbers_are_tried_where_the_processor_has_tiles(tmp_path: Path
     (output,) = session_of(to_bytes(model, graph, kernels.programs), 1).run(None, {"x": feed["x"]})
     (expected,) = reference(PRODUCT, {**feed, **weights})
     assert np.linalg.norm(output - expected) <= 3e-7 * np.linalg.norm(expected)
+
+
+def test_where_time_is_short_fewer_schedules_of_more_kernels_are_timed(
+    tmp_path: Path, tiles: Level, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each kernel of a product one in parts and one in floats, however little is left."""
+    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"}
+    counts = []
+    for kernels_left in (1, 1000):
+        _, graph = with_kernel(PRODUCT, weights=weights)
+        store = ProfileStore(None, "a processor | cpu")
+        kernels = kernels_for(store, {"m": 37}, tmp_path)
+        trials = kernels._trials(time.monotonic() + 100.0, kernels_left)
+        monkeypatch.setattr(kernels, "_trials", lambda deadline, left, trials=trials: trials)
+        assert kernels.tune(graph, math.inf) and not kernels.notes
+        known = recall_all(store, PRODUCT, {"m": 37})
+        counts.append(sorted(schedule.parts for result in known for schedule in result.schedules))
+        kernels.close()
+    assert counts == [[1, 3, 3], [1, 3]]
 
 
 def test_two_parts_are_tried_and_remembered_only_where_outputs_may_be_less_exact(tmp_path: Path, tiles: Level) -> None:
@@ -415,6 +457,23 @@ def test_nothing_is_compiled_while_a_kernel_is_timed(tmp_path: Path, monkeypatch
         assert tried(with_kernel(ROWS.kernel)[1], math.inf)
         assert events == [f"{what} {kernel.name}" for kernel in both for what in ("compiles", "times", "timed")]
         events.clear()
+    kernels.close()
+
+
+def test_kernels_that_seem_to_save_most_are_timed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time may end before all are timed; a kernel saves what the moves that put it somewhere do together."""
+    kernels, order = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path), list[Kernel]()
+    few, most, none = ROWS.kernel, WHOLE.kernel, HALF.kernel
+    monkeypatch.setattr(kernels, "_untimed", lambda graph, trials: [none, few, most])
+    monkeypatch.setattr(kernels, "_compiled", lambda kernel, most: [None])
+    monkeypatch.setattr(kernels.timer, "settle", lambda kernel, *_: order.append(kernel))
+    monkeypatch.setattr("rewriter.run.custom.kernel_of_rule", lambda rule: rule)
+    model, graph = with_kernel(few)
+    moves = [(most, 2.0), (few, 3.0), (None, 9.0), (most, 2.0)]
+    made = [SimpleNamespace(direction=SimpleNamespace(rule=kernel), gain=gain) for kernel, gain in moves]
+    candidate = SimpleNamespace(graph=graph, moves=made)
+    assert CustomRunKernels(model, kernels).tune(candidate, math.inf)  # type: ignore[arg-type]
+    assert order == [most, few, none]
     kernels.close()
 
 

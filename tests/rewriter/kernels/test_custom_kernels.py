@@ -519,7 +519,7 @@ def test_where_time_is_short_fewer_schedules_are_timed(
     model: Path, tmp_path: Path, gpu: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_leisure(model, tmp_path / "a.onnx")
-    monkeypatch.setattr(kernels, "_TRIAL_SECONDS", 1000.0)
+    monkeypatch.setattr(CustomKernels, "trial_seconds", 1000.0)
     made = CustomKernels(get_device("h200"), ProfileStore(None, "a"), {}, (), [Architecture(90)], False)
     made.tune(load(tmp_path / "a.onnx").graph, time.monotonic() + 500)
     assert made.timed == 1
