@@ -20,7 +20,7 @@ from mugraph.terms.term import variables
 from rewriter.cost.devices import DEVICES
 from rewriter.cost.schedules import default_schedules
 from rewriter.kernels.fuse.lower import lower
-from rewriter.kernels.triton import NotGenerated, generate
+from rewriter.kernels.triton import NotGenerated, combination, generate
 from tests.support.block_kernels import (
     BOOL,
     F16,
@@ -108,6 +108,25 @@ def test_attention(
 ) -> None:
     kernel = sized(family, dtype, s=s, t=t)
     check(interpreter, kernel, cut_of(kernel, split=split, s=rows, t=keys), TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("held", [1, 64, 8192])
+@pytest.mark.parametrize("split", [2, 7, 12])
+def test_parts_of_attention_are_read_together_a_row_a_block(
+    interpreter: Interpreter, split: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few at once, or all; the last of them have no key, which leaves a row without any to the others."""
+    monkeypatch.setattr(combination, "_MOST_HELD", held)
+    kernel, schedules = heads_attention(2, 5, 9, 2, 16, F32), cut(split=split, s=4, t=1)
+    text = generate(kernel, schedules).text
+    at_once = min(1 << (split - 1).bit_length(), max(held // 16, 1))
+    assert (f"tl.arange(0, {at_once})" in text[text.index("_combine(") :]) == (at_once > 1)
+    check(interpreter, kernel, schedules, TOLERANCE[F32])
+    feeds = {t.name: np.random.default_rng(0).standard_normal(t.type.shape).astype(np.float32) for t in kernel.inputs}
+    (lower,), (wanted,) = (
+        interpreter.run(kernel, schedules, feeds | {"mask": np.full_like(feeds["mask"], mask)}) for mask in (-1024, 0)
+    )
+    assert np.allclose(lower, wanted, atol=1e-3)  # parts that are not there weigh nothing, however low all scores are
 
 
 @settings(max_examples=3, deadline=None)
