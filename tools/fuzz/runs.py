@@ -77,8 +77,16 @@ def examine_run(caches: Path, name: str, show: Show) -> CaseReport:
         report = _judged(content, target, code, said, is_interrupted=patience is not None)
         left = sorted({entry.name for entry in Path(folder).iterdir()} - {source.name, target.name})
         if left and not report.fate.is_failure:
-            report = CaseReport(Fate.LOST, f"left behind: {Path(left[0]).suffix}", " ".join(left))
+            report = _of_left(left, target, said)
         return CaseReport(report.fate, report.reason, f"{told}\n{report.detail}", report.fired, report.files)
+
+
+def _of_left(left: list[str], target: Path, said: str) -> CaseReport:
+    """What became of a run that left files beside the one that it wrote: a rule that it took back, and said so, or a defect."""
+    quarantine = f"{target.name}.quarantine"
+    if left == [quarantine] and quarantine in "".join(said.split()):  # lines end wherever a terminal's would
+        return CaseReport(Fate.DOUBTED, "a rule was taken back", quarantine)
+    return CaseReport(Fate.LOST, f"left behind: {Path(left[0]).suffix}", " ".join(left))
 
 
 def _judged(content: bytes, target: Path, code: int | None, said: str, *, is_interrupted: bool) -> CaseReport:

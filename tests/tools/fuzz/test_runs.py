@@ -39,6 +39,19 @@ def test_an_end_without_a_file_is_judged(code: int | None, said: str, is_interru
     assert runs._judged(CONTENT, tmp_path / "none.onnx", code, said, is_interrupted=is_interrupted).fate is fate
 
 
+@pytest.mark.parametrize(
+    ("left", "said", "fate"),
+    [
+        (["written.onnx.quarantine"], "dropped 1f: quarantined; see /tmp/written.on\nnx.quarantine/1f.onnx", Fate.DOUBTED),
+        (["written.onnx.quarantine"], "", Fate.LOST),
+        (["written.onnx.quarantine", "written.onnx.part"], "see /tmp/written.onnx.quarantine/1f.onnx", Fate.LOST),
+        (["written.onnx.part"], "", Fate.LOST),
+    ],
+)
+def test_what_is_left_behind_is_told_or_a_defect(left: list[str], said: str, fate: Fate, tmp_path: Path) -> None:
+    assert runs._of_left(left, tmp_path / "written.onnx", said).fate is fate
+
+
 def test_a_wrong_file_is_found(tmp_path: Path) -> None:
     target = tmp_path / "written.onnx"
     target.write_bytes(CONTENT)
