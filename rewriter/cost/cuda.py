@@ -17,9 +17,9 @@ import onnxruntime as ort
 
 from mugraph.blocks.operator import KERNEL_DOMAIN
 from mugraph.terms.shape import DataType, TensorType
-from rewriter.cost.signature import Signature, empty_model, random_array, time_of_copies
+from rewriter.cost.signature import Signature, empty_model, node_model, random_array
 from rewriter.runtime import is_built, register
-from rewriter.runtime_env import Session, bare_session, calling_runtime
+from rewriter.runtime_env import RuntimeFailure, Session, bare_session, calling_runtime
 
 __all__ = ["Replay", "copies_of", "replay_microseconds", "replayed", "time_on_cuda"]
 
@@ -42,7 +42,14 @@ def time_on_cuda(signature: Signature, opset: int, empty: float) -> float | None
     Args:
         empty: the time of :func:`empty_model`, which is subtracted.
     """
-    return time_of_copies(signature, opset, copies_of(signature), replay_microseconds, empty)
+    copies = copies_of(signature)
+    model = node_model(signature, opset, copies)
+    if model is None:
+        return None
+    try:
+        return max(replay_microseconds(model) - empty, 0.0) / copies
+    except RuntimeFailure:  # a kernel is missing, refuses these values or cannot be captured
+        return None
 
 
 def empty_microseconds() -> float:

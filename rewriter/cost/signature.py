@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,9 +20,8 @@ from mugraph.ops import NotExpressible, NotUnderstood, Packed, filled, get_opera
 from mugraph.terms.shape import DataType, TensorType, Undecided, concrete
 from mugraph.terms.term import Attrs, AttrValue
 from mugraph.terms.text import parse_type
-from rewriter.runtime_env import RuntimeFailure
 
-__all__ = ["Signature", "bytes_of", "empty_model", "node_model", "parse_signature", "random_array", "time_of_copies", "written"]
+__all__ = ["Signature", "bytes_of", "empty_model", "node_model", "parse_signature", "random_array", "written"]
 
 
 _MEAN = 0.5
@@ -132,24 +131,6 @@ def _value(tree: ast.expr) -> AttrValue:
 def bytes_of(type_: TensorType) -> int:
     """Size of a concrete tensor; of texts, that of the objects that hold them."""
     return math.ceil(type_.size() * (_TEXT_BYTES if type_.dtype == DataType.STRING else type_.dtype.itemsize))
-
-
-def time_of_copies(
-    signature: Signature, opset: int, copies: int, microseconds: Callable[[onnx.ModelProto], float], empty: float
-) -> float | None:
-    """Microseconds of a node within a model of so many copies, or ``None`` where the provider cannot run it by itself.
-
-    Args:
-        microseconds: the time of a run of a model.
-        empty: the time of :func:`empty_model`, which is subtracted.
-    """
-    model = node_model(signature, opset, copies)
-    if model is None:
-        return None
-    try:
-        return max(microseconds(model) - empty, 0.0) / copies
-    except RuntimeFailure:  # a kernel is missing, refuses these values or cannot be captured
-        return None
 
 
 def node_model(

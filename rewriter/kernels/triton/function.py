@@ -259,36 +259,39 @@ class FunctionWriter:
                 number = f"tl.arange(0, {at_once})" + (".to(tl.int64)" if self._places.wide else "")
                 text.assign("part_at", f"part + {number}" if at_once < split else number)
             for accumulator in block.accumulators:
-                for name in accumulator.names:
-                    if at_once == 1:
-                        self._load_state(name)
-                    else:
-                        identity = self._accumulators.identity_of(accumulator, name)
-                        self._load_states(name, identity, is_ragged=split % at_once != 0)
-                if at_once > 1:
-                    self._accumulators.join_parts(accumulator)
+                if at_once == 1:
+                    self._load_part(accumulator)
+                else:
+                    self._load_parts(accumulator, is_ragged=split % at_once != 0)
                 self._accumulators.merge(accumulator, "_here")
         for accumulator in block.accumulators:
             self._accumulators.finish(accumulator)
 
-    def _load_state(self, name: str) -> None:
+    def _load_part(self, accumulator: Accumulate) -> None:
         """Loads the state of a part."""
-        pointer, mask, _ = self._state_pointer(name)
         part = "tl.cast(part, tl.int64)" if self._places.wide else "part"  # not read from the grid, which may be wide already
-        pointer = f"{pointer} + {self._state_stride(name, part)}"
-        self._text.assign(f"{name}_here", f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
+        for name in accumulator.names:
+            pointer, mask, _ = self._state_pointer(name)
+            pointer = f"{pointer} + {self._state_stride(name, part)}"
+            self._text.assign(f"{name}_here", f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
 
-    def _load_states(self, name: str, identity: str, *, is_ragged: bool) -> None:
-        """Loads the states of several parts, whose first axis is the parts. A part that is not there has the identity."""
-        pointer, mask, wanted = self._state_pointer(name)
-        axes = (PART_AXIS, *wanted)
-        part = self._state_stride(name, laid_under("part_at", (PART_AXIS,), axes))
-        place = f"{laid_under(f'({pointer})', wanted, axes)} + {part}"
-        masks = [laid_under(f"({mask})", wanted, axes)] if mask else []
-        if is_ragged:
-            masks.append(laid_under(f"(part_at < {self._tiling.schedule.split})", (PART_AXIS,), axes))
-        other = f", mask={' & '.join(masks)}, other={identity}" if masks else ""
-        self._text.assign(f"{name}_here", f"tl.load({place}{other})")
+    def _load_parts(self, accumulator: Accumulate, *, is_ragged: bool) -> None:
+        """Loads the states of several parts, whose first axis is the parts, and makes them one.
+
+        A part that is not there has the identity.
+        """
+        for name in accumulator.names:
+            pointer, mask, wanted = self._state_pointer(name)
+            axes = (PART_AXIS, *wanted)
+            part = self._state_stride(name, laid_under("part_at", (PART_AXIS,), axes))
+            place = f"{laid_under(f'({pointer})', wanted, axes)} + {part}"
+            masks = [laid_under(f"({mask})", wanted, axes)] if mask else []
+            if is_ragged:
+                masks.append(laid_under(f"(part_at < {self._tiling.schedule.split})", (PART_AXIS,), axes))
+            identity = self._accumulators.identity_of(accumulator, name)
+            other = f", mask={' & '.join(masks)}, other={identity}" if masks else ""
+            self._text.assign(f"{name}_here", f"tl.load({place}{other})")
+        self._accumulators.join_parts(accumulator)
 
     # The launch
 

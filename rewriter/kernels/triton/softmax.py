@@ -65,8 +65,12 @@ class Softmax:
         """Writes the greater of the shift and another, and the factor of what was added up with the shift."""
         text, shift = self._text, accumulator.names[0]
         text.assign(f"{shift}_new", f"tl.maximum({shift}, {other})")
-        text.assign(f"{shift}_used", f"tl.where({shift}_new == {MINUS_INFINITY}, 0.0, {shift}_new)")
+        self._use(shift, f"{shift}_new")
         text.assign(f"{shift}_scale", self._power(accumulator, f"{shift} - {shift}_used"))
+
+    def _use(self, shift: str, most: str) -> None:
+        """Writes the shift that exponents are taken from: the greatest score, and 0 where there is none."""
+        self._text.assign(f"{shift}_used", f"tl.where({most} == {MINUS_INFINITY}, 0.0, {most})")
 
     def _power(self, accumulator: Accumulate, difference: str) -> str:
         """The text of the factor of sums that were made with a shift, by how far it is from the one that is used."""
@@ -129,7 +133,7 @@ class Softmax:
         shift, *sums = accumulator.names
         rest, most = present(axes[shift]), f"{shift}_most"
         text.assign(most, f"tl.max({shift}_here, axis=0)")
-        text.assign(f"{shift}_used", f"tl.where({most} == {MINUS_INFINITY}, 0.0, {most})")
+        self._use(shift, most)
         used = laid_under(f"{shift}_used", rest, (PART_AXIS, *rest))
         text.assign(f"{shift}_other", self._power(accumulator, f"{shift}_here - {used}"))
         for name in sums:
