@@ -30,13 +30,5 @@ def repeated_normal(rng: np.random.Generator, shape: tuple[int, ...], deviation:
     Args:
         half: in half precision.
     """
-    count = math.prod(shape)
-    drawn = normal(rng, (min(count, _DRAWN),), deviation)
-    whole = np.empty(count, np.float16 if half else np.float32)
-    whole[: drawn.size] = drawn
-    filled = drawn.size
-    while filled < count:
-        more = min(filled, count - filled)
-        whole[filled : filled + more] = whole[:more]
-        filled += more
-    return whole.reshape(shape)
+    drawn = normal(rng, (min(math.prod(shape), _DRAWN),), deviation)
+    return np.resize(drawn.astype(np.float16 if half else np.float32, copy=False), shape)
