@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mugraph.blocks.block import Block, Kernel
-from mugraph.blocks.schedule import Schedule
+from mugraph.blocks.schedule import MOST_PARTS, Schedule
 from mugraph.blocks.statements import Accumulate, Compute, Dot, Load, next_power
 from mugraph.terms.shape import DataType, Undecided, evaluate_dim
 
@@ -45,6 +45,8 @@ _PANEL_LONG, _PANEL_ROWS, _PANEL_LOOP = (64, 128, 256, 512, 1024), (16, 32, 64, 
 """Of sums of products with stored weights."""
 _PARTS_LOOP = (128, 512, 1024)
 """Of their loop where numbers are in parts."""
+_UNIT_STEPS, _STRIPE_ROWS, _SLAB_UNITS, _STACK_UNITS = 32, 16, 24, 32
+"""Of numbers in parts: steps of a unit and rows of a stripe, units of a slab, and units of stripes that the stack has room for."""
 _PAD = 16
 """Entries by which rows of a tile may be longer."""
 
@@ -61,8 +63,14 @@ _FURTHER = 0.02
 the tiles of rows after the first take them."""
 _CALL = 1.0
 """For a step of the loop, of all that a call takes."""
-_PANEL_COMES = 20.0
-"""For a panel of parts, which comes to a tile of rows: as long as the products of so many rows with it."""
+_PANEL_COMES, _PANEL_NEAR = 20.0, 2.0
+"""For a panel of parts, which comes to a tile of rows: as long as the products of so many rows with it. It is near where half a
+second cache holds all of them."""
+_APART_HERE, _APART_ONCE, _APART_AWAY = 25.0, 68.0, 150.0
+"""To take a number of the left operand apart: as long as its products with so many columns, on the stack, and by a launch of its
+own, from whose scratch memory it is read, where all of them fit into the second cache and where they do not."""
+_ADDED = 0.8
+"""For sums that are read and written, as a share of the products of one unit."""
 _ASKING, _JUMP = 8, 0.06
 """Rows from which on a tile asks ahead for its weights, and what an octave of columns takes, as a share, where none does: then
 the processor has to foresee which panel comes next."""
@@ -199,7 +207,7 @@ class _PanelProduct:
         loop = _PARTS_LOOP if in_parts else _PANEL_LOOP
         every = _every({self.columns: _PANEL_LONG, self.rows: _PANEL_ROWS, self.loop: loop}, self.sizes)
         fitting = [schedule for schedule in every if self._stack(schedule) <= STACK] or every
-        once = {each: self._time_in_parts(each) if in_parts else self._time(each, second_cache) for each in fitting}
+        once = {each: (self._time_in_parts if in_parts else self._time)(each, second_cache) for each in fitting}
         times = {each: time / _busy(self.block, each, self.sizes, threads) for each, time in once.items()}
         order = sorted(fitting, key=times.__getitem__)
         others = [each for each in order if each.tile(self.columns) != order[0].tile(self.columns)]
@@ -219,10 +227,16 @@ class _PanelProduct:
         jumps = math.log2(columns) * (_JUMP if rows < _ASKING else _LITTLE if rows <= _ALONE else 0.0)
         return (1 + copies + first + again + _AWAY * rows) * (1 + jumps + _CALL / steps)
 
-    def _time_in_parts(self, schedule: Schedule) -> float:
-        """Rows are taken apart once, so that few columns cost nothing; all rows of a tile share what comes of weights."""
-        rows, _, steps = self._tiles(schedule)
-        return 1 + _PANEL_COMES / rows + _CALL / steps
+    def _time_in_parts(self, schedule: Schedule, second_cache: int) -> float:
+        """All rows of a tile share what comes of weights. Rows that only one tile of columns reads are taken apart on its stack, as
+        many units at a time as there is room for, others once for all tiles, so that few columns cost nothing."""
+        rows, columns, steps = self._tiles(schedule)
+        high, wide, deep = self.sizes[self.rows], self.sizes[self.columns], self.sizes[self.loop]
+        room, apart = _STACK_UNITS // -(-rows // _STRIPE_ROWS), _APART_HERE
+        if columns < wide:
+            room, apart = _SLAB_UNITS, _APART_ONCE if _part_bytes(high, deep) <= second_cache else _APART_AWAY
+        comes = _PANEL_NEAR if 2 * _part_bytes(deep, wide) <= second_cache else _PANEL_COMES
+        return 1 + comes / rows + _ADDED / min(room, -(-steps // _UNIT_STEPS)) + _CALL / steps + apart / wide
 
     def _stack(self, schedule: Schedule) -> int:
         """Bytes of sums, and of operands that are computed, about."""
@@ -233,6 +247,11 @@ class _PanelProduct:
             *outer, last = (min(schedule.tile(axis), self.sizes[axis]) for axis in block.value_axes[name])
             entries += math.prod(outer) * (last + _PAD)
         return PANELS_STACK + 4 * entries
+
+
+def _part_bytes(rows: int, columns: int) -> int:
+    """Of a matrix in as many parts as a number has."""
+    return 2 * MOST_PARTS * rows * columns
 
 
 def _columns(kernel: Kernel, block: Block, dot: Dot) -> str | None:

@@ -177,10 +177,14 @@ class Dots:
 
     def _split(self, step: Product) -> list[str]:
         """A left operand that another launch takes apart, as ``panel_multiply`` has it: where its parts are, the length of a row,
-        and where the tile begins in a column and in a row. Empty where this function takes it apart.
+        and where the tile begins in a column and in a row. Empty where this function takes it apart, above all where no other
+        tile of columns reads it: it would go to memory and come back.
         """
         load, tiling, rows = self._load(step.left), self._nests.tiling, step.rows
         if self._parts == 1 or load is None or rows is None or not tiling.is_cut(rows) or tiling[rows] % STRIPE_ROWS:
+            return []
+        columns, width = step.axes[-1], tiling.block.sizes[step.axes[-1]]
+        if not tiling.is_cut(columns) or (isinstance(width, int) and tiling[columns] >= width):
             return []
         height, depth = (tiling.block.sizes[axis] for axis in (rows, step.over))
         if not isinstance(depth, int) or plain_axes(load.view) != ((rows, height), (step.over, depth)):

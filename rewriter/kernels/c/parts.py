@@ -82,7 +82,19 @@ _RANGES = """
 struct part_range { uint32_t low, high; };
 static inline uint32_t part_bits(float number) { union { float number; uint32_t bits; } of = {number}; return of.bits; }
 static inline float part_number(uint32_t bits) { union { uint32_t bits; float number; } of = {bits}; return of.number; }
-static inline uint32_t part_nearest(uint32_t bits) { return (bits + 0x8000u) & 0xffff0000u; }
+typedef uint32_t part_words __attribute__((vector_size(64), may_alias));
+typedef float part_vector __attribute__((vector_size(64), may_alias));
+static inline part_words part_nearest(part_vector numbers) { return ((part_words)numbers + 0x8000u) & 0xffff0000u; }
+/* Joins the magnitudes of two vectors of numbers to the least, less one each, and to the greatest. */
+static inline void part_extend(part_vector first, part_vector second, uint32_t *lows, uint32_t *highs) {
+    uint32_t a[16], b[16];
+    __builtin_memcpy(a, &first, sizeof a), __builtin_memcpy(b, &second, sizeof b);
+    for (int j = 0; j < 16; ++j) {
+        const uint32_t x = a[j] & 0x7fffffffu, y = b[j] & 0x7fffffffu;
+        const uint32_t low = x - 1u < y - 1u ? x - 1u : y - 1u, high = x > y ? x : y;
+        lows[j] = low < lows[j] ? low : lows[j], highs[j] = high > highs[j] ? high : highs[j];
+    }
+}
 /* Exponents of the least number but zero and of the greatest. "low" is the least magnitude less one: zero is the greatest. */
 static inline struct part_range part_exponents(uint32_t low, uint32_t high) {
     return (struct part_range){low == ~0u ? 254u : (low + 1u) >> 23, high >> 23};
@@ -114,31 +126,29 @@ _TEXT = """
 enum { PART_ROWS_$parts = $rows, PART_SLAB_$parts = $slab, PART_PIECE_$parts = $piece };
 enum { PART_LEFT_$parts = $left, PART_UNIT_$parts = $unit };
 /* Up to 16 rows of numbers, and zeros behind them, as parts: a tile for each part of each unit, one after another, and behind so
-   many units as there is room for their ranges. */
+   many units as there is room for their ranges. A word holds a step and the one 16 behind it, which takes no shuffle. */
 static void part_split_$parts(const float *from, int64_t m, int64_t k, int64_t rows, int64_t depth, uint32_t *to, int64_t units) {
     struct part_range *const ranges = (struct part_range *)(to + units * PART_LEFT_$parts);
     for (int64_t start = 0; start < depth; start += 32) {
         const int64_t steps = depth - start < 32 ? depth - start : 32;
-        uint16_t *const halves = (uint16_t *)(to + start / 32 * PART_LEFT_$parts);
-        uint32_t lows[32], highs[32], low = ~0u, high = 0;
-        for (int64_t j = 0; j < 32; ++j) lows[j] = ~0u, highs[j] = 0;
+        uint32_t *const words = to + start / 32 * PART_LEFT_$parts;
+        uint32_t lows[16], highs[16], low = ~0u, high = 0;
+        for (int j = 0; j < 16; ++j) lows[j] = ~0u, highs[j] = 0;
         for (int64_t row = 0; row < 16; ++row) {
-            float numbers[32] __attribute__((aligned(64)));
-            if (row < rows && steps == 32 && k == 1) __builtin_memcpy(numbers, from + row * m + start, sizeof numbers);
-            else for (int64_t j = 0; j < 32; ++j) numbers[j] = row < rows && j < steps ? from[row * m + (start + j) * k] : 0.0f;
-            for (int64_t j = 0; j < 32; ++j) {
-                const uint32_t magnitude = part_bits(numbers[j]) & 0x7fffffffu;
-                lows[j] = magnitude - 1u < lows[j] ? magnitude - 1u : lows[j];
-                highs[j] = magnitude > highs[j] ? magnitude : highs[j];
+            float filled[32];
+            const float *const here = from + row * m + start * k, *const numbers = row < rows && steps == 32 && k == 1 ? here : filled;
+            if (numbers == filled)
+                for (int64_t j = 0; j < 32; ++j) filled[j] = row < rows && j < steps ? here[j * k] : 0.0f;
+            part_vector halves[2];
+            __builtin_memcpy(halves, numbers, sizeof halves);
+            part_extend(halves[0], halves[1], lows, highs);
+            for (int part = 0; part < $parts; ++part) {
+                const part_words first = part_nearest(halves[0]), second = part_nearest(halves[1]);
+                *(part_words *)(words + 256 * part + 16 * row) = first >> 16 | second;
+                halves[0] -= (part_vector)first, halves[1] -= (part_vector)second;
             }
-            for (int part = 0; part < $parts; ++part)
-                for (int64_t j = 0; j < 32; ++j) {
-                    const uint32_t bits = part_nearest(part_bits(numbers[j]));
-                    numbers[j] -= part_number(bits);
-                    halves[512 * part + 32 * row + j] = (uint16_t)(bits >> 16);
-                }
         }
-        for (int64_t j = 0; j < 32; ++j) low = lows[j] < low ? lows[j] : low, high = highs[j] > high ? highs[j] : high;
+        for (int j = 0; j < 16; ++j) low = lows[j] < low ? lows[j] : low, high = highs[j] > high ? highs[j] : high;
         ranges[start / 32] = part_exponents(low, high);
     }
 }
@@ -148,8 +158,8 @@ static void part_whole_$parts(const uint32_t *unit, struct part_range range, flo
         for (int64_t column = 0; column < PANEL; ++column) {
             float sum = 0.0f;
             for (int part = $parts; part--;) {
-                const uint32_t word = unit[(part * 16 + step / 2) * PANEL + column];
-                sum += part_number(step % 2 ? word & 0xffff0000u : word << 16);
+                const uint32_t word = unit[(part * 16 + step % 16) * PANEL + column];
+                sum += part_number(step < 16 ? word << 16 : word & 0xffff0000u);
             }
             to[step * PANEL + column] = part_exist(range) ? sum : part_number(unit[step * PANEL + column]);
         }
@@ -169,16 +179,18 @@ static __attribute__((noinline)) void part_floats_$parts(const float *a, int64_t
         }
     }
 }
-/* As panel_add, of a left operand that was split in rows of such a depth: the tile begins in a row and at a step of it, too. */
-static void panel_multiply_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const void *split,
-                                  int64_t split_depth, int64_t split_row, int64_t split_step, const float *packed, int64_t whole,
-                                  int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
+/* As panel_add, of a left operand that was split in rows of such a depth: the tile begins in a row and at a step of it, too.
+   Tiles take no denormal sum: what is in c is given to them where only they made it, of which it is said what was and what is so. */
+static int panel_slabs_$parts(int by_tiles, float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const void *split,
+                              int64_t split_depth, int64_t split_row, int64_t split_step, const float *packed, int64_t whole,
+                              int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
     float sums[32 * PANEL] __attribute__((aligned(64)));
     struct part_range rows_ranges[PART_ROWS_$parts / 32];
     const int64_t units = (whole + 31) / 32, panel_words = part_panel(units, PART_UNIT_$parts);
     const int64_t left_units = (split_depth + 31) / 32, stripe = part_panel(left_units, PART_LEFT_$parts);
     const uint32_t *const left = (const uint32_t *)split + split_row / 16 * stripe;
     const uint32_t *const panels = (const uint32_t *)packed + column / PANEL * panel_words;
+    int all_by_tiles = by_tiles;
     tiles_begin();
     const int64_t all = (depth + 31) / 32, slabs = (all + PART_SLAB_$parts - 1) / PART_SLAB_$parts;
     for (int64_t top = 0; top < rows; top += PART_ROWS_$parts)
@@ -204,45 +216,60 @@ static void panel_multiply_$parts(float *c, int64_t c_m, const float *a, int64_t
                     const uint32_t *const tile = stripes + 2 * height * stripe + left_unit * PART_LEFT_$parts;
                     const int64_t share = height * $shares / heights, shares = (height + 1) * $shares / heights - share;
                     const int whole = part_multiply(rows_ranges[height], range);
+                    /* as many steps as a slab has are one sum; more have some of their own, so that errors do not grow */
+                    const int add = by_tiles && whole && width == PANEL && tall == 16 * tiles && first + count <= PART_SLAB_$parts;
+                    all_by_tiles &= whole;
                     for (int64_t unit = 0, some; unit < count; unit += some) {
                         some = whole || count - unit < PART_PIECE_$parts ? count - unit : PART_PIECE_$parts;
                         const struct part_range *const of_rows = left_ranges + height * stripe + unit;
                         const uint32_t *const units_here = here + unit * PART_UNIT_$parts;
-                        if (whole || part_multiply(part_of_rows(of_rows, stripe, tiles, some), part_over(ranges + unit, some)))
-                            matrix_tiles_$parts[tiles](tile + unit * PART_LEFT_$parts, stripe, units_here, sums, 16 * some,
-                                                 next + unit * PART_UNIT_$parts + share * $share, shares);
-                        else {
+                        float *const to = c + (top + start) * c_m + n;
+                        if (whole || part_multiply(part_of_rows(of_rows, stripe, tiles, some), part_over(ranges + unit, some))) {
+                            matrix_tiles_$parts[tiles](tile + unit * PART_LEFT_$parts, stripe, units_here, add ? to : sums,
+                                                 add ? c_m : PANEL, add, 16 * some, next + unit * PART_UNIT_$parts + share * $share,
+                                                 shares);
+                            if (add) continue;
+                        } else {
                             const int64_t at = 32 * (from + unit), deep = depth - at < 32 * some ? depth - at : 32 * some;
                             const float *const rows_here = a + (top + start) * a_m + at * a_k;
                             part_floats_$parts(rows_here, a_m, a_k, units_here, ranges + unit, sums, tall, deep);
                         }
-                        for (int64_t i = 0; i < tall; ++i) {
-                            float *const to = c + (top + start + i) * c_m + n;
+                        for (int64_t i = 0; i < tall; ++i)
                             if (width == PANEL)
-                                for (int64_t j = 0; j < PANEL; ++j) to[j] += sums[i * PANEL + j];
+                                for (int64_t j = 0; j < PANEL; ++j) to[i * c_m + j] += sums[i * PANEL + j];
                             else
-                                for (int64_t j = 0; j < width; ++j) to[j] += sums[i * PANEL + j];
-                        }
+                                for (int64_t j = 0; j < width; ++j) to[i * c_m + j] += sums[i * PANEL + j];
                     }
                 }
             }
         }
     tiles_end();
+    return all_by_tiles;
 }
+static void panel_multiply_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const void *split,
+                                  int64_t split_depth, int64_t split_row, int64_t split_step, const float *packed, int64_t whole,
+                                  int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
+    (void)panel_slabs_$parts(step == 0, c, c_m, a, a_m, a_k, split, split_depth, split_row, split_step, packed, whole, column, step,
+                             rows, columns, depth);
+}
+/* Rows are taken apart here, as many units at a time as there is room for. */
 static void panel_add_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *packed, int64_t whole,
                         int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
-    enum { UNITS = PART_PIECE_$parts, STRIPE = UNITS * PART_LEFT_$parts + (2 * UNITS + 15) / 16 * 16 };
-    uint32_t left[PART_ROWS_$parts / 16 * STRIPE] __attribute__((aligned(64)));
-    for (int64_t top = 0; top < rows; top += PART_ROWS_$parts)
-        for (int64_t from = 0; from < depth; from += 32 * UNITS) {
-            const int64_t high = rows - top < PART_ROWS_$parts ? rows - top : PART_ROWS_$parts;
-            const int64_t deep = depth - from < 32 * UNITS ? depth - from : 32 * UNITS;
+    enum { MOST = PART_ROWS_$parts / 16 * PART_PIECE_$parts, WORDS = PART_LEFT_$parts };
+    uint32_t left[MOST * WORDS + PART_ROWS_$parts / 16 * 16 + 2 * MOST] __attribute__((aligned(64)));
+    for (int64_t top = 0; top < rows; top += PART_ROWS_$parts) {
+        const int64_t high = rows - top < PART_ROWS_$parts ? rows - top : PART_ROWS_$parts, stripes = (high + 15) / 16;
+        const int64_t units = MOST / stripes, stripe = part_panel(units, WORDS);
+        int by_tiles = step == 0;
+        for (int64_t from = 0; from < depth; from += 32 * units) {
+            const int64_t deep = depth - from < 32 * units ? depth - from : 32 * units;
             const float *const here = a + top * a_m + from * a_k;
             for (int64_t start = 0; start < high; start += 16)
-                part_split_$parts(here + start * a_m, a_m, a_k, high - start, deep, left + start / 16 * STRIPE, UNITS);
-            panel_multiply_$parts(c + top * c_m, c_m, here, a_m, a_k, left, 32 * UNITS, 0, 0, packed, whole, column, step + from,
-                                  high, columns, deep);
+                part_split_$parts(here + start * a_m, a_m, a_k, high - start, deep, left + start / 16 * stripe, units);
+            by_tiles = panel_slabs_$parts(by_tiles, c + top * c_m, c_m, here, a_m, a_k, left, 32 * units, 0, 0, packed, whole,
+                                          column, step + from, high, columns, deep);
         }
+    }
 }
 /* b[k][n] as panels of parts; columns that are none, and steps, are zero. */
 static void panel_pack_$parts(const float *weights, float *to, int64_t k, int64_t n) {
@@ -250,7 +277,7 @@ static void panel_pack_$parts(const float *weights, float *to, int64_t k, int64_
     for (int64_t column = 0; column < n; column += PANEL) {
         uint32_t *const panel = (uint32_t *)to + column / PANEL * panel_words;
         for (int64_t unit = 0; unit < units; ++unit) {
-            float numbers[32][PANEL];
+            float numbers[32][PANEL] __attribute__((aligned(64)));
             uint32_t *const words = panel + unit * PART_UNIT_$parts;
             uint32_t low = ~0u, high = 0;
             for (int64_t i = 0; i < 32; ++i)
@@ -267,12 +294,12 @@ static void panel_pack_$parts(const float *weights, float *to, int64_t k, int64_
                 continue;
             }
             for (int part = 0; part < $parts; ++part)
-                for (int64_t i = 0; i < 32; ++i)
-                    for (int64_t j = 0; j < PANEL; ++j) {
-                        const uint32_t bits = part_nearest(part_bits(numbers[i][j]));
-                        numbers[i][j] -= part_number(bits);
-                        uint32_t *const word = words + (part * 16 + i / 2) * PANEL + j;
-                        *word = i % 2 ? *word | bits : bits >> 16;
+                for (int64_t i = 0; i < 16; ++i)
+                    for (int64_t j = 0; j < PANEL; j += 16) {
+                        part_vector *const upper = (part_vector *)&numbers[i][j], *const lower = (part_vector *)&numbers[i + 16][j];
+                        const part_words first = part_nearest(*upper), second = part_nearest(*lower);
+                        *(part_words *)(words + (part * 16 + i) * PANEL + j) = first >> 16 | second;
+                        *upper -= (part_vector)first, *lower -= (part_vector)second;
                     }
         }
     }

@@ -252,20 +252,22 @@ class TileLayout:
 def matrix_tiles(name: str, terms: Sequence[PartPair], layout: TileLayout) -> str:
     """Functions for tiles of AMX, 16 or 32 rows by 32 columns, and a table of them by sixteens of rows, which has this name.
 
-    The arguments are the left tile and how far behind it the second sixteen of rows is, the right panel, the sums, which are
-    written anew, the number of steps, and what is asked for meanwhile: a place in the panel that is read next, and how many
-    shares of it. Both operands come from the second cache into the first a step of sixteen words ahead. Neighbours among the
+    The arguments are the left tile and how far behind it the second sixteen of rows is, the right panel, the sums and the words
+    from one of their rows to the next, whether the sums count or are written anew, the number of steps, and what is asked for
+    meanwhile: a place in the panel that is read next, and how many shares of it. Both operands come from the second cache into the first a step of sixteen words ahead. Neighbours among the
     terms share the operand that they have in common: a tile is loaded as seldom as can be, since loads do not overlap with
     multiplications where the core's other thread has work.
     """
     texts = list[str]()
-    operands = "const uint32_t *left, int64_t stripe, const uint32_t *right, float *sums, int64_t steps"
+    operands = "const uint32_t *left, int64_t stripe, const uint32_t *right, float *sums, int64_t apart, int add, int64_t steps"
     arguments = f"{operands}, const uint32_t *next, int64_t shares"
     for tall in (1, 2):
         lines = [f"static __attribute__((noinline)) void {name}_{tall}({arguments}) {{"]
-        lines += [f"TILE_ZERO({tile});" for tile in range(2 * tall)]
+        places = [(2 * i + j, f"sums + {16 * i} * apart + {16 * j}, 4 * apart") for i in range(tall) for j in range(2)]
+        lines += ["if (add) {", *(f"TILE_LOAD({tile}, {place});" for tile, place in places), "} else {"]
+        lines += [*(f"TILE_ZERO({tile});" for tile, _ in places), "}"]
         lines += _matrix_loop(terms, tall, layout)
-        lines += [f"TILE_STORE({2 * i + j}, sums + {512 * i + 16 * j}, 128);" for i in range(tall) for j in range(2)]
+        lines += [f"TILE_STORE({tile}, {place});" for tile, place in places]
         texts.append("\n".join([*lines, "}", ""]))
     texts.append(f"static void (*const {name}[])({arguments}) = {{0, {name}_1, {name}_2}};\n")
     return "\n".join(texts)

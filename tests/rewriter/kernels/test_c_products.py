@@ -65,7 +65,8 @@ class Native:
 
 @cache
 def native(level: Level, parts: int, k: int, n: int, change: Callable[[str], str] = str) -> Native:
-    kernel, tiles = plain_product(k, n), {"n": 64, "m": 64, "k": 256}
+    """Rows of more than 64 columns are taken apart by a launch of its own, of fewer where they are multiplied."""
+    kernel, tiles = plain_product(k, n), {"n": 64, "m": 64 if n > 64 else 128, "k": 256}
     schedule = Schedule(tuple((axis, tiles[axis]) for axis in kernel.blocks[0].sizes), ahead=("right",), parts=parts)
     source = generate(kernel, [schedule])
     text = change(emulated(source.text) if level is EMULATED else source.text)
@@ -181,6 +182,7 @@ def test_errors_are_not_above_those_of_the_original(level: Level, name: str, k: 
         assert np.sqrt(np.mean(ours**2)) <= np.sqrt(np.mean(original**2)), kind
 
 
+EXAMINED = ((300, 70), (300, 40))
 MUTANTS = {
     "the tail of the contracted axis is dropped": ("at < k && column", "at < k - 1 && column"),
     "the last columns are not added": ("columns - n < PANEL ? columns - n", "columns - n < PANEL ? columns - 1 - n"),
@@ -196,9 +198,16 @@ MUTANTS = {
     "floats of a piece are those at its slab's start": ("const int64_t at = 32 * (from + unit)", "const int64_t at = 32 * from"),
     "a second stripe has no range": ("stripes == 1 ? range", "1 ? range"),
     "units of floats are not added up": ("steps, from > 0, right);", "steps, 0, right);"),
-    "parts are cut instead of rounded": ("(bits + 0x8000u)", "(bits)"),
-    "halves of words are exchanged": ("i % 2 ? *word | bits : bits >> 16", "i % 2 ? *word | bits >> 16 : bits"),
+    "parts are cut instead of rounded": ("(part_words)numbers + 0x8000u", "(part_words)numbers"),
+    "halves of words are exchanged": (
+        "= first >> 16 | second;\n                        *upper",
+        "= second >> 16 | first; *upper",
+    ),
     "the second tile of columns is the first": ("* 96 + 16, 128)", "* 96 + 0, 128)"),
+    "sums of tiles begin where another's do": ("sums + 16 * apart + 0, 4 * apart", "sums + 0 * apart + 0, 4 * apart"),
+    "sums begin anew": ("add ? c_m : PANEL, add,", "add ? c_m : PANEL, 0,"),
+    "denormal sums are given to tiles": ("add = by_tiles && whole", "add = whole"),
+    "what floats made is taken for a sum of tiles": ("all_by_tiles &= whole", "(void)0"),
     "a part is another one": ("TILE_LOAD(6, right + 1 * 512 + ", "TILE_LOAD(6, right + 2 * 512 + "),
     "stripes of a tile are those of one above": ("split_row / 16 * stripe", "split_row / 32 * stripe"),
     "the second stripe is the first": ("left + 1 * stripe", "left + 0 * stripe"),
@@ -213,18 +222,17 @@ MUTANTS = {
 def test_broken_texts_are_noticed(name: str) -> None:
     """By what the tests above ask, of the same operands."""
     with pytest.raises(AssertionError):
-        examine(native(EMULATED, 3, *EXAMINED, partial(changed, *MUTANTS[name])))
+        for size in EXAMINED:
+            examine(native(EMULATED, 3, *size, partial(changed, *MUTANTS[name])), *size)
 
 
-def test_what_is_not_broken_passes() -> None:
-    examine(native(EMULATED, 3, *EXAMINED))
+@pytest.mark.parametrize("size", EXAMINED)
+def test_what_is_not_broken_passes(size: tuple[int, int]) -> None:
+    examine(native(EMULATED, 3, *size), *size)
 
 
-EXAMINED = (300, 40)
-
-
-def examine(product: Native) -> None:
-    random, (k, n) = np.random.default_rng(0), EXAMINED
+def examine(product: Native, k: int, n: int) -> None:
+    random = np.random.default_rng(0)
     left, weights = random.standard_normal((70, k), np.float32), random.standard_normal((k, n), np.float32)
     result = product(left, weights)
     check(result, left, weights, 1e-6)
@@ -249,6 +257,9 @@ def examine(product: Native) -> None:
             left[rows, at], left[rows, at + 1], weights[at : at + 2] = x, second * x, y
             expected = (left.astype(np.float64) @ weights).astype(np.float32)
             np.testing.assert_allclose(product(left, weights), expected, rtol=1e-6)
+    left, weights = np.zeros((70, k), np.float32), np.zeros((k, n), np.float32)
+    left[:, 7], weights[7], left[:, 200:202], weights[200:202] = 2.0**-70, 2.0**-70, (1.0, -1.0), 1.0
+    np.testing.assert_array_equal(product(left, weights), np.float32(2.0**-140))  # floats make it, and tiles add zero
 
 
 TALL = (128, 512)
@@ -493,11 +504,28 @@ def test_tiles_that_leave_most_threads_idle_are_not_tried(threads: int, least: i
     assert tiles.count(tiles[0]) == 1
 
 
-@pytest.mark.parametrize("rows, first", [(8, 8), (64, 64), (128, 128), (512, 128)])
+@pytest.mark.parametrize("rows, first", [(64, 64), (128, 128), (512, 128)])
 def test_numbers_in_parts_have_tiles_of_many_rows_and_all_steps(rows: int, first: int) -> None:
     """They share what a panel costs; columns are few, so that threads have blocks."""
     tiles = columns_rows_steps(linear(symbol("m"), 768, 768), rows, 3, in_parts=True)
     assert [tile[1:] for tile in tiles[:2]] == [[first, 1024]] * 2 and tiles[0][0] == 64 < tiles[1][0]
+
+
+@pytest.mark.parametrize(
+    "rows, k, n, first",
+    [
+        (3136, 96, 96, [128, 128, 128]),  # all columns: no other tile reads the rows
+        (784, 768, 192, [256, 32, 1024]),  # and so few rows that all steps of them are in parts at once
+        (1500, 1536, 384, [512, 128, 1024]),  # whose parts, 14 MB, are not written to memory
+        (128, 512, 2048, [64, 128, 512]),  # more columns than a tile
+    ],
+)
+def test_rows_are_taken_apart_on_the_stack_where_one_tile_has_all_columns(rows: int, k: int, n: int, first: list[int]) -> None:
+    kernel = linear(symbol("m"), k, n)
+    assert columns_rows_steps(kernel, rows, 1, second_cache=2 << 20, in_parts=True) == [first]
+    (schedule,) = cpu_schedules(kernel, {"m": rows}, 1, second_cache=2 << 20, in_parts=True)[0]
+    plan = generate(kernel, [replace(schedule, ahead=("w",), parts=3)]).plan
+    assert len(plan.launches) == (1 if first[0] >= n else 2)
 
 
 @pytest.mark.parametrize("rows, first", [(1, [64, 1, 512]), (8, [256, 8, 512]), (32, [1024, 32, 512]), (128, [1024, 32, 512])])
