@@ -46,7 +46,7 @@ _PANEL_LONG, _PANEL_ROWS, _PANEL_LOOP = (64, 128, 256, 512, 1024), (16, 32, 64, 
 _PARTS_LOOP = (128, 512, 1024)
 """Of their loop where numbers are in parts."""
 _UNIT_STEPS, _STRIPE_ROWS, _SLAB_UNITS, _STACK_UNITS = 32, 16, 24, 32
-"""Of numbers in parts: steps of a unit and rows of a stripe, units of a slab, and units of stripes that the stack has room for."""
+"""Of numbers in parts: steps of a unit, rows of a stripe, units of a slab, and units of stripes that the stack has room for."""
 _PAD = 16
 """Entries by which rows of a tile may be longer."""
 
@@ -228,8 +228,9 @@ class _PanelProduct:
         return (1 + copies + first + again + _AWAY * rows) * (1 + jumps + _CALL / steps)
 
     def _time_in_parts(self, schedule: Schedule, second_cache: int) -> float:
-        """All rows of a tile share what comes of weights. Rows that only one tile of columns reads are taken apart on its stack, as
-        many units at a time as there is room for, others once for all tiles, so that few columns cost nothing."""
+        """All rows of a tile share what comes of weights. Rows that only one tile of columns reads are taken apart on its stack,
+        as many units at a time as there is room for, others once for all tiles, so that few columns cost nothing.
+        """
         rows, columns, steps = self._tiles(schedule)
         high, wide, deep = self.sizes[self.rows], self.sizes[self.columns], self.sizes[self.loop]
         room, apart = _STACK_UNITS // -(-rows // _STRIPE_ROWS), _APART_HERE

@@ -136,11 +136,13 @@ static void part_split_$parts(const float *from, int64_t m, int64_t k, int64_t r
         for (int j = 0; j < 16; ++j) lows[j] = ~0u, highs[j] = 0;
         for (int64_t row = 0; row < 16; ++row) {
             float filled[32];
-            const float *const here = from + row * m + start * k, *const numbers = row < rows && steps == 32 && k == 1 ? here : filled;
-            if (numbers == filled)
+            const float *here = from + row * m + start * k;
+            if (row >= rows || steps < 32 || k != 1) {
                 for (int64_t j = 0; j < 32; ++j) filled[j] = row < rows && j < steps ? here[j * k] : 0.0f;
+                here = filled;
+            }
             part_vector halves[2];
-            __builtin_memcpy(halves, numbers, sizeof halves);
+            __builtin_memcpy(halves, here, sizeof halves);
             part_extend(halves[0], halves[1], lows, highs);
             for (int part = 0; part < $parts; ++part) {
                 const part_words first = part_nearest(halves[0]), second = part_nearest(halves[1]);
@@ -180,7 +182,7 @@ static __attribute__((noinline)) void part_floats_$parts(const float *a, int64_t
     }
 }
 /* As panel_add, of a left operand that was split in rows of such a depth: the tile begins in a row and at a step of it, too.
-   Tiles take no denormal sum: what is in c is given to them where only they made it, of which it is said what was and what is so. */
+   Tiles take no denormal sum: what is in c is given to them where only they made it. Whether they did goes in and comes back. */
 static int panel_slabs_$parts(int by_tiles, float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const void *split,
                               int64_t split_depth, int64_t split_row, int64_t split_step, const float *packed, int64_t whole,
                               int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
@@ -217,7 +219,8 @@ static int panel_slabs_$parts(int by_tiles, float *c, int64_t c_m, const float *
                     const int64_t share = height * $shares / heights, shares = (height + 1) * $shares / heights - share;
                     const int whole = part_multiply(rows_ranges[height], range);
                     /* as many steps as a slab has are one sum; more have some of their own, so that errors do not grow */
-                    const int add = by_tiles && whole && width == PANEL && tall == 16 * tiles && first + count <= PART_SLAB_$parts;
+                    const int is_full = width == PANEL && tall == 16 * tiles;
+                    const int add = by_tiles && whole && is_full && first + count <= PART_SLAB_$parts;
                     all_by_tiles &= whole;
                     for (int64_t unit = 0, some; unit < count; unit += some) {
                         some = whole || count - unit < PART_PIECE_$parts ? count - unit : PART_PIECE_$parts;
@@ -225,9 +228,9 @@ static int panel_slabs_$parts(int by_tiles, float *c, int64_t c_m, const float *
                         const uint32_t *const units_here = here + unit * PART_UNIT_$parts;
                         float *const to = c + (top + start) * c_m + n;
                         if (whole || part_multiply(part_of_rows(of_rows, stripe, tiles, some), part_over(ranges + unit, some))) {
+                            const uint32_t *const ahead = next + unit * PART_UNIT_$parts + share * $share;
                             matrix_tiles_$parts[tiles](tile + unit * PART_LEFT_$parts, stripe, units_here, add ? to : sums,
-                                                 add ? c_m : PANEL, add, 16 * some, next + unit * PART_UNIT_$parts + share * $share,
-                                                 shares);
+                                                 add ? c_m : PANEL, add, 16 * some, ahead, shares);
                             if (add) continue;
                         } else {
                             const int64_t at = 32 * (from + unit), deep = depth - at < 32 * some ? depth - at : 32 * some;
@@ -249,8 +252,8 @@ static int panel_slabs_$parts(int by_tiles, float *c, int64_t c_m, const float *
 static void panel_multiply_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const void *split,
                                   int64_t split_depth, int64_t split_row, int64_t split_step, const float *packed, int64_t whole,
                                   int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {
-    (void)panel_slabs_$parts(step == 0, c, c_m, a, a_m, a_k, split, split_depth, split_row, split_step, packed, whole, column, step,
-                             rows, columns, depth);
+    (void)panel_slabs_$parts(step == 0, c, c_m, a, a_m, a_k, split, split_depth, split_row, split_step, packed, whole, column,
+                             step, rows, columns, depth);
 }
 /* Rows are taken apart here, as many units at a time as there is room for. */
 static void panel_add_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const float *packed, int64_t whole,
@@ -296,7 +299,8 @@ static void panel_pack_$parts(const float *weights, float *to, int64_t k, int64_
             for (int part = 0; part < $parts; ++part)
                 for (int64_t i = 0; i < 16; ++i)
                     for (int64_t j = 0; j < PANEL; j += 16) {
-                        part_vector *const upper = (part_vector *)&numbers[i][j], *const lower = (part_vector *)&numbers[i + 16][j];
+                        part_vector *const upper = (part_vector *)&numbers[i][j];
+                        part_vector *const lower = (part_vector *)&numbers[i + 16][j];
                         const part_words first = part_nearest(*upper), second = part_nearest(*lower);
                         *(part_words *)(words + (part * 16 + i) * PANEL + j) = first >> 16 | second;
                         *upper -= (part_vector)first, *lower -= (part_vector)second;

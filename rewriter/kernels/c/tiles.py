@@ -254,9 +254,9 @@ def matrix_tiles(name: str, terms: Sequence[PartPair], layout: TileLayout) -> st
 
     The arguments are the left tile and how far behind it the second sixteen of rows is, the right panel, the sums and the words
     from one of their rows to the next, whether the sums count or are written anew, the number of steps, and what is asked for
-    meanwhile: a place in the panel that is read next, and how many shares of it. Both operands come from the second cache into the first a step of sixteen words ahead. Neighbours among the
-    terms share the operand that they have in common: a tile is loaded as seldom as can be, since loads do not overlap with
-    multiplications where the core's other thread has work.
+    meanwhile: a place in the panel that is read next, and how many shares of it. Both operands come from the second cache into
+    the first a step of sixteen words ahead. Neighbours among the terms share the operand that they have in common: a tile is
+    loaded as seldom as can be, since loads do not overlap with multiplications where the core's other thread has work.
     """
     texts = list[str]()
     operands = "const uint32_t *left, int64_t stripe, const uint32_t *right, float *sums, int64_t apart, int add, int64_t steps"
