@@ -147,9 +147,7 @@ def _reads_so(graph: Graph, node: Node, value: int, overwriting: _Overwriting, f
     if terms is None:
         return False
     names = {var(f"x{i}") for i, operand in enumerate(node.inputs) if operand == value}
-    if names & set(terms):
-        return False
-    for term in walk(terms):
+    for term in walk(make("Identity", [term]) for term in terms):  # what a kernel gives is read, too
         reads = sum(operand in names for operand in term.inputs)
         kept = sum(one in names and other == overwriting for one, other in _overwritten(graph, node, term, formulas))
         if reads != kept:

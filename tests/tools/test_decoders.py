@@ -20,6 +20,7 @@ from mugraph.terms.term import walk
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import Built, KernelBuilder
+from rewriter.kernels.text.analysis import updates
 from rewriter.reference import reference_outputs
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
@@ -298,6 +299,19 @@ def test_a_step_of_any_length_attends_in_one_kernel_that_reads_the_cache(half: b
     assert block.sizes["s"] == which.heads // which.key_heads and str(block.sizes["t"]) == "1+past"
     for load_ in block.loads:
         assert block.phases[load_.name] != "loop" or "s" not in block.value_axes[load_.name]
+
+
+def test_keys_and_values_of_a_fixed_size_are_updated_by_one_kernel() -> None:
+    """With the new ones, of which it computes the rotary embedding; it writes where it reads if one buffer is bound as both."""
+    which = replace(SMALL, spelling="chosen", layers=2)
+    found = [(fusable, made) for fusable, made in kernels(which, "Where") if len(fusable.roots) == 2]
+    returned = {after for _, after in cache_names(which.layers)}
+    names = load(decoder_step(which)).tables.names
+    ((fusable, made),) = [(f, m) for f, m in found if {names[root] for root in f.roots} <= returned]
+    kernel = kernel_of_rule(made.rule)
+    assert kernel is not None and why_not_proved(made.general) is None
+    assert {"Cos", "Where"} <= {part.op for part in walk(fusable.terms)}
+    assert [len(updates(kernel, block)) for block in kernel.blocks] == [2]
 
 
 @pytest.mark.parametrize("spelling", EVERY)

@@ -117,7 +117,7 @@ class FunctionWriter:
         with text.indented(), self._values.inner(), self._positions.inner():
             for statement in conditions_of(self._block, found):
                 self._values.write(statement)
-            text.assign(WRITES, " | ".join(self._values.somewhere(update) for update in found))
+            text.assign(WRITES, " | ".join(dict.fromkeys(map(self._values.somewhere, found))))
         text.line(f"if {WRITES}:")
         with text.indented():
             yield
@@ -132,7 +132,7 @@ class FunctionWriter:
         asked = [s for s in block.loads if s.tensor in self._tiling.schedule.ahead] if can_ask else []
         if self._role == FunctionRole.PART:
             asked = [s for s in asked if block.phases[s.name] != "after"]
-        elif self._role == FunctionRole.COMBINE:
+        elif self._role == FunctionRole.COMBINE or updates(self._places.kernel, block):  # which may have nothing to do
             asked = []
         if not asked:
             self._text.line("gdc_wait()")

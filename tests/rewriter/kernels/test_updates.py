@@ -149,9 +149,13 @@ def test_a_block_that_stores_something_else_too_is_no_update() -> None:
 
 
 def test_it_is_compiled_for_gpus(tmp_path: Path) -> None:
+    """Whatever is to be asked for ahead: what a scope of the text names has no other type before it."""
     kernel = updating("sequences", F16)
+    schedules = [replace(schedule, ahead=("knew",)) for schedule in schedules_of(kernel, rows=16)]
+    source = generate(kernel, schedules)
+    assert "prefetch" not in source.text
     with Compiler(tmp_path, workers=1) as compiler:
-        (binaries,) = compiler.compile([("append", generate(kernel, schedules_of(kernel, rows=16)))], [Architecture(90)])
+        (binaries,) = compiler.compile([("append", source)], [Architecture(90)])
     assert not isinstance(binaries, NotCompiled), binaries
 
 

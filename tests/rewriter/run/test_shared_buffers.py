@@ -10,9 +10,11 @@ import onnxruntime as ort
 import pytest
 from onnx.parser import parse_model
 
+from mugraph.blocks.operator import KERNEL, kernel_attrs
 from mugraph.graph import Graph
 from mugraph.onnx import load, to_bytes
 from rewriter.run.shared_buffers import note_on_shared_buffers, shared_buffers
+from tests.support.block_kernels import kernel_of_terms
 from tests.support.decoding import attending
 from tools.zoo.decoders import SPELLINGS, Decoder, Spelling, cache_names, decoder_step
 
@@ -100,6 +102,27 @@ def test_an_input_has_one_output_and_an_output_one_input() -> None:
     assert pairs_of(text) == {"new": "present", "old": "third"}
     both = text.replace("third = Where(c, past, old)", "third = Where(c, new, old)")
     assert pairs_of(both) == {"new": "present", "past": "other", "old": "third"}
+
+
+@pytest.mark.parametrize(
+    ("other", "is_shared"), [("Mul(wide, 2.0)", False), ("Where(here, Mul(new, 2.0), wide)", True), ("past", False)]
+)
+def test_kernels_have_to_be_written_for_it(other: str, is_shared: bool) -> None:
+    """One that stores something else in the same blocks takes its buffers for different ones."""
+    model = load(
+        parse_model("""<ir_version: 10, opset_import: ["" : 20]>
+            g (bool[4,1] here, float[1,8] new, float[4,8] past, float[4,8] wide) => (float[4,8] present, float[4,8] other) {
+                present = Where(here, new, past) other = Neg(wide)
+            }""")
+    )
+    graph, tables = model.graph, model.tables
+    values = {str(tables.names[value]): value for value in graph.inputs}
+    types = {name: type_ for name, value in values.items() if (type_ := graph.type(value)) is not None}
+    kernel = kernel_of_terms("append", types, {"y": "Where(here, new, past)", "z": other})
+    node = tables.apply(KERNEL, kernel_attrs(kernel), [values[tensor.name] for tensor in kernel.inputs])
+    (present, second) = graph.outputs
+    changed = graph.substitute({present: (node, 0), second: (node, 1)})
+    assert named(changed) == ({"past": "present", "wide": "other"} if is_shared else {})
 
 
 def steps(proto: bytes, which: Decoder, together: bool, count: int = 8) -> list[bytes]:
