@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from modeldiff.cli import command as diff
+from mugraph.onnx import load
 from rewriter import optimize
 from rewriter.cli.main import main
+from rewriter.run.shared_buffers import shared_buffers
 from rules_db.exchange import format_rule
 from rules_db.library import shipped_rules
 from tools.trusted_base import counted
@@ -81,7 +84,9 @@ def decoding_blocks() -> list[str]:
 def test_the_loop_of_decoding_gives_the_words_of_the_original(tmp_path: Path) -> None:
     """Kernels for a GPU that is not here: their plain bodies run."""
     blocks = decoding_blocks()
-    assert len(blocks) == 2 and sum(bool(line.strip()) for block in blocks for line in block.splitlines()) < 40
+    assert len(blocks) == 4
+    for way in (blocks[:2], blocks[2:]):
+        assert sum(bool(line.strip()) for block in way for line in block.splitlines()) < 40
     scope: dict[str, Any] = {}
     exec(compile(blocks[1], "docs/decoding.md", "exec"), scope)
     which = Decoder(layers=1, hidden=128, intermediate=192, heads=8, key_heads=2, words=50, half=True)
@@ -104,6 +109,28 @@ def test_the_loop_of_decoding_gives_the_words_of_the_original(tmp_path: Path) ->
     assert texts[0].shape == (2, 19) and np.array_equal(*texts)
 
 
+def test_the_loop_in_one_buffer_gives_the_words_of_two(tmp_path: Path) -> None:
+    """Of the original with a cache that grows, in two buffers; kernels run through their plain bodies."""
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(decoding_blocks()[1::2]), "docs/decoding.md", "exec"), scope)
+    which = Decoder(layers=2, hidden=128, intermediate=192, heads=8, key_heads=2, words=50, half=True, room=32)
+    onnx.save(decoder_step(which), tmp_path / "grows.onnx")
+    onnx.save(decoder_step(replace(which, spelling="chosen", batch=2)), tmp_path / "step.onnx")
+    outcome = optimize(
+        tmp_path / "step.onnx", tmp_path / "fast.onnx", device="h200", deterministic=True, cache=tmp_path / "profile.sqlite"
+    )
+    (told,) = (note for note in outcome.file_notes if "one buffer" in note)
+    assert told == "'past_key_values.0.key' and 'present.0.key' may be bound to one buffer, and so may 3 other pairs"
+    nodes = onnx.load(tmp_path / "fast.onnx").graph.node
+    updating = [node for node in nodes if node.op_type == "Kernel" and node.output[0].startswith("present")]
+    assert [len(node.output) for node in updating] == [2, 2], "keys and values of a layer together"
+    prompt, texts = np.array([[3, 1, 4], [1, 5, 9]]), []
+    for name, way in (("grows", "generate"), ("step", "generate_in_place"), ("fast", "generate_in_place")):
+        session = ort.InferenceSession(tmp_path / f"{name}.onnx", providers=["CPUExecutionProvider"])
+        texts.append(scope[way](session, prompt, 16, which.words, room=which.room))
+    assert texts[0].shape == (2, 19) and all(np.array_equal(text, texts[0]) for text in texts)
+
+
 def test_a_decoder_of_transformers_is_exported_for_the_loop(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
@@ -120,3 +147,18 @@ def test_a_decoder_of_transformers_is_exported_for_the_loop(tmp_path: Path) -> N
     torch = scope["torch"]
     expected = model.generate(torch.from_numpy(prompt), max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0)
     assert np.array_equal(text, expected.numpy())
+    step = scope["StepInPlace"]()
+    step.model = model.eval()
+    past = [torch.zeros(2, 2, 32, 16) for _ in range(2)]
+    names = [f"{{}}.0.{part}" for part in ("key", "value")]
+    torch.onnx.export(
+        step,
+        (torch.zeros((2, 1), dtype=torch.int64), torch.zeros(1, dtype=torch.int64), *past),
+        tmp_path / "in_place.onnx",
+        input_names=["input_ids", "position", *(name.format("past_key_values") for name in names)],
+        output_names=["logits", *(name.format("present") for name in names)],
+        dynamic_shapes={"input_ids": {0: "batch"}, "position": None, "past": tuple({0: "batch", 2: "room"} for _ in past)},
+    )
+    assert len(shared_buffers(load(tmp_path / "in_place.onnx").graph)) == 2
+    session = ort.InferenceSession(tmp_path / "in_place.onnx", providers=["CPUExecutionProvider"])
+    assert np.array_equal(scope["generate_in_place"](session, prompt, 8, 50, room=24), text)

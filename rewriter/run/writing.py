@@ -14,6 +14,7 @@ from mugraph.onnx import Model, Saved, copy
 from rewriter.run.decision import Decision, Footprints, written
 from rewriter.run.footprint import ModelFootprint, measured, on_disk
 from rewriter.run.outcome import Outcome
+from rewriter.run.shared_buffers import note_on_shared_buffers
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
 
@@ -118,7 +119,7 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
             saved = bench.kernels.save(
                 decision.graph, task.output, folder, whole=as_it_came, drafted=None if as_it_came else drafted
             )
-    bench.notes.tell(*_about_files(task, saved))
+    bench.notes.tell(*_about_files(task, saved), *note_on_shared_buffers(decision.graph))
     with bench.clock.lap("load"):
         is_awaited = not (decision.outcome.cached_verdict or decision.is_interrupted)
         footprints = _footprints(bench, before, saved, is_awaited)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -74,12 +75,22 @@ class Processor:
     def __init__(self, level: Level) -> None:
         self.level = level
 
-    def run(self, kernel: Kernel, schedules: Sequence[Schedule], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The kernel's outputs for concrete inputs, of blocks in two ranges, the later first."""
+    def run(
+        self,
+        kernel: Kernel,
+        schedules: Sequence[Schedule],
+        inputs: Mapping[str, np.ndarray],
+        shared: Mapping[int, int] = MappingProxyType({}),
+    ) -> list[np.ndarray]:
+        """The kernel's outputs for concrete inputs, of blocks in two ranges, the later first.
+
+        Args:
+            shared: outputs that are bound to the buffer of an input.
+        """
         source = generate(kernel, schedules)
         text = emulated(source.text) if self.level is EMULATED else source.text
         library = opened(build(text, self.level, kernel.label))
-        return prepared(source, library, [inputs[t.name] for t in kernel.inputs]).run(ranges=2)
+        return prepared(source, library, [inputs[t.name] for t in kernel.inputs], shared).run(ranges=2)
 
 
 def levels() -> list[Level]:

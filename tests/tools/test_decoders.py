@@ -15,22 +15,16 @@ import pytest
 from click.testing import CliRunner
 from onnx import numpy_helper
 
-from mugraph.onnx import Model, load, to_bytes
+from mugraph.onnx import load, to_bytes
 from mugraph.terms.term import walk
-from rewriter.cost import CostModel, ProfileStore, get_device
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import Built, KernelBuilder
-from rewriter.kernels.matched import matches_of
-from rewriter.kernels.proposals import KernelProposals
+from rewriter.kernels.text.analysis import updates
 from rewriter.reference import reference_outputs
-from rewriter.search.candidate import Candidate
-from rewriter.search.matches import Matches
-from rewriter.search.moves import Moves
-from rewriter.search.prices import Prices
-from rewriter.search.ranges import RangeOracle
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
+from tests.support.decoding import attending
 from tools.bench import decoding
 from tools.bench.decoding import MODELS, DecodingCase, bound_milliseconds, parse_row, small
 from tools.zoo.decoder_files import write_step, write_weights
@@ -307,25 +301,17 @@ def test_a_step_of_any_length_attends_in_one_kernel_that_reads_the_cache(half: b
         assert block.phases[load_.name] != "loop" or "s" not in block.value_axes[load_.name]
 
 
-def attending(which: Decoder) -> tuple[Model, Moves, Candidate]:
-    """A step, and the candidate with the kernel in the place of most nodes that attends over its cache, proved for all sizes."""
-    model = load(decoder_step(which))
-    costs = CostModel(ProfileStore(None, "h200"), model.opset, {}, "cuda", 0.0, get_device("h200"))
-    matches = Matches.of([], RangeOracle({}), "cuda", model.opset)
-    moves, proposals = Moves(matches, Prices(costs, matches.fusions)), KernelProposals()
-    start = moves.start(model.graph)
-    (start,) = proposals.starts(moves, start) if which.spelling == "genai" else (start,)
-    found = []
-    for fusable in propose(start.graph):
-        operators = [part.op for part in walk(fusable.terms)]
-        weighs = "Softmax" in operators and operators.count("MatMul") > 1
-        if not weighs and not any(op.endswith("Attention") for op in operators):
-            continue
-        for direction in proposals.proved(fusable):
-            child = proposals.taken(moves, start, matches_of(start.graph, direction))
-            assert child is not None
-            found.append((fusable.nodes, len(found), child))
-    return model, moves, max(found)[2]
+def test_keys_and_values_of_a_fixed_size_are_updated_by_one_kernel() -> None:
+    """With the new ones, of which it computes the rotary embedding; it writes where it reads if one buffer is bound as both."""
+    which = replace(SMALL, spelling="chosen", layers=2)
+    found = [(fusable, made) for fusable, made in kernels(which, "Where") if len(fusable.roots) == 2]
+    returned = {after for _, after in cache_names(which.layers)}
+    names = load(decoder_step(which)).tables.names
+    ((fusable, made),) = [(f, m) for f, m in found if {names[root] for root in f.roots} <= returned]
+    kernel = kernel_of_rule(made.rule)
+    assert kernel is not None and why_not_proved(made.general) is None
+    assert {"Cos", "Where"} <= {part.op for part in walk(fusable.terms)}
+    assert [len(updates(kernel, block)) for block in kernel.blocks] == [2]
 
 
 @pytest.mark.parametrize("spelling", EVERY)

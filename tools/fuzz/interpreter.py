@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -41,8 +42,18 @@ class Interpreter:
         self.process.stdin.close()
         self.process.wait(30)
 
-    def run(self, kernel: Kernel, schedules: Sequence[Schedule], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """The kernel's outputs for concrete inputs. Raises InterpreterFailed."""
+    def run(
+        self,
+        kernel: Kernel,
+        schedules: Sequence[Schedule],
+        inputs: Mapping[str, np.ndarray],
+        shared: Mapping[int, int] = MappingProxyType({}),
+    ) -> list[np.ndarray]:
+        """The kernel's outputs for concrete inputs. Raises InterpreterFailed.
+
+        Args:
+            shared: outputs that are bound to the buffer of an input.
+        """
         source = generate(kernel, schedules)
         shapes = [inputs[t.name].shape for t in kernel.inputs]
         sizes = bound_sizes(kernel, {t.name: inputs[t.name].shape for t in kernel.inputs})
@@ -57,7 +68,7 @@ class Interpreter:
             shape = [evaluate_dim(dim, sizes) for dim in tensor.type.shape]
             dtype = np.dtype(np.int8) if tensor.type.dtype == DataType.BOOL else tensor.type.dtype.numpy()
             memory[f"out{i}"] = np.full(shape, 77, dtype)
-            names[Argument.output(i)] = f"out{i}"
+            names[Argument.output(i)] = f"in{shared[i]}" if i in shared else f"out{i}"
         for i, size in enumerate(source.scratch):
             dtype = kernel.scratch[i].type.dtype.numpy() if i < len(kernel.scratch) else np.dtype(np.float32)
             memory[f"scratch{i}"] = np.full(Expression.of(size).value(shapes) // dtype.itemsize, np.nan, dtype)
@@ -73,7 +84,7 @@ class Interpreter:
                 arguments.append(names[argument] if argument in names else Expression(argument.packed[2:]).value(shapes))
             launches.append((launch.function, grid, arguments))
         reply = self.execute(source.text, launches, memory)
-        return [reply[f"out{i}"] for i in range(len(kernel.outputs))]
+        return [reply[names[Argument.output(i)]] for i in range(len(kernel.outputs))]
 
     def execute(
         self, text: str, launches: Sequence[tuple[str, tuple[int, ...], Sequence[str | int]]], memory: Mapping[str, np.ndarray]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -69,19 +70,26 @@ class BoundKernel:
         return self.outputs
 
 
-def prepared(source: CSource, library: ctypes.CDLL, given: Sequence[np.ndarray]) -> BoundKernel:
+def prepared(
+    source: CSource, library: ctypes.CDLL, given: Sequence[np.ndarray], shared: Mapping[int, int] = MappingProxyType({})
+) -> BoundKernel:
     """Binds the plan of a source to inputs. Scratch memory holds no numbers.
 
     Args:
         library: the source's shared object.
         given: the kernel's inputs, in order.
+        shared: outputs that are bound to a copy of an input, to which that input is bound, too.
     """
     shapes = [x.shape for x in given]
     inputs = [np.ascontiguousarray(x) for x in (*given, *source.tables)]
+    for number in shared.values():
+        inputs[number] = inputs[number].copy()
     outputs = [
         np.full([Expression.of(dim).value(shapes) for dim in output.shape], 77, output.dtype.numpy())
         for output in source.plan.outputs
     ]
+    for output, number in shared.items():
+        outputs[output] = inputs[number]
     scratch = [aligned(Expression.of(size).value(shapes)) for size in source.plan.scratch]
     for junk in scratch:
         junk.fill(0xFF)

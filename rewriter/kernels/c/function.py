@@ -26,7 +26,7 @@ from mugraph.blocks.statements import (
     statement_operands,
 )
 from mugraph.terms.shape import DataType, TensorType, product
-from mugraph.terms.term import make, var
+from mugraph.terms.term import make, var, variables
 from rewriter.cost.schedules.cpu import STACK
 from rewriter.kernels.c.accumulators import AccumulatorSteps
 from rewriter.kernels.c.bounds import narrowed
@@ -37,7 +37,7 @@ from rewriter.kernels.c.shown import shown_bounds
 from rewriter.kernels.c.splits import Splits
 from rewriter.kernels.c.steps import Fold, Let, Put, Step, grouped
 from rewriter.kernels.c.tiling import TileSizes
-from rewriter.kernels.text.analysis import chosen_loads, fused_products, needed_values
+from rewriter.kernels.text.analysis import chosen_loads, conditions_of, fused_products, needed_values, updates
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole
 from rewriter.runtime.plan import Argument, Expression, Launch
@@ -87,6 +87,7 @@ class CFunction:
         self._accumulators = AccumulatorSteps(self._tiling, self._product_steps)
         self._fused = fused_products(block)
         self._listed = listed_mask(block, schedule) if tables else None
+        self._updates = updates(places.kernel, block)
 
     def write(self) -> str:
         """The text of the function."""
@@ -94,6 +95,7 @@ class CFunction:
         with lines.block("for (int64_t block = first; block < last; ++block)"):
             self._read_where_used()
             self._write_place()
+            self._pass_by()
             if self._role == FunctionRole.COMBINE:
                 self._write_combination()
             else:
@@ -117,6 +119,23 @@ class CFunction:
         head = f"void {self.name}(void *const *arguments, const int64_t *grid, int64_t first, int64_t last)"
         return "\n".join(["", head + " {", *self._parameters(), *lines.lines, "}"])
 
+    def _pass_by(self) -> None:
+        """Writes that a block passes by which updates buffers and has nothing new to write."""
+        found, lines, held = self._updates, self._lines, dict(self._nests.held)
+        if not found:
+            return
+        with lines.block(f"if ({' && '.join(f'{update.output} == {update.input}' for update in found)})"):
+            steps = [step for statement in conditions_of(self._block, found) for step in self._statement_steps(statement)]
+            for update in found:
+                used = {axis for leaf in variables([update.condition]) for axis in self._block.value_axes[leaf.name]}
+                where, axes = f"{update.value}.where", self._tiling.present(used)
+                steps.append(Let(where, update.condition, axes))
+                steps.append(Fold(f"{update.value}.kept", "max" if update.is_so else "min", where, axes, ()))
+            kept = [(f"{update.value}.kept", 0 if update.is_so else 1) for update in found]
+            self._write_steps(steps, {name for name, _ in kept})
+            lines.line(f"if ({' && '.join(f'{self._nests.held[name].text} == {value}' for name, value in kept)}) continue;")
+        self._nests.held = held
+
     # Arguments
 
     def _signature(self) -> list[str]:
@@ -124,14 +143,16 @@ class CFunction:
         return [*order, *sorted(self._lines.symbols)]
 
     def _parameters(self) -> list[str]:
-        """Declarations of what the function is given. No two tensors overlap of which one is written."""
+        """Declarations of what the function is given. No two tensors overlap of which one is written, but for updates."""
+        shared = {name for update in self._updates for name in (update.input, update.output)}
         written = {store.tensor for store in self._block.stores} | {tensor.name for tensor in self._states.values()}
         texts = []
         for number, name in enumerate(self._signature()):
             if name in self._types:
                 constant = "" if name in written else "const "
                 type_ = f"{constant}{ELEMENTS[self._types[name].dtype]} *"
-                texts.append(f"    {type_}restrict {name} = *({type_}const *)arguments[{number}];")
+                alone = "" if name in shared else "restrict "
+                texts.append(f"    {type_}{alone}{name} = *({type_}const *)arguments[{number}];")
             else:
                 texts.append(f"    const int64_t {name} = *(const int64_t *)arguments[{number}];")
         return texts

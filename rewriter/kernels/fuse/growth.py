@@ -123,19 +123,33 @@ class SetGrowth:
                 yield group
 
     def _appending(self) -> Iterator[list[Node]]:
-        """Concatenations that the model returns, such as a cache with a new position: of one type, with new parts of one source.
+        """What the model returns as a cache with something new: of one type, with new parts of one source.
 
-        The keys and the values of a layer are two such.
+        The keys and the values of a layer are two such. A cache that grows is concatenated; one of a fixed size is a tensor that
+        the model reads, with some entries chosen anew.
         """
         reading = self._reading
         groups: dict[tuple[object, ...], list[Node]] = {}
         for node in reading.nodes:
-            if node.op == "Concat" and self._kinds[node] == "movement" and reading.outputs.issuperset(reading.live(node)):
-                key = (self._source(node.inputs[-1]), node.attrs, str(reading.graph.type(node.values[0])))
+            new = self._appended(node) if reading.outputs.issuperset(reading.live(node)) else None
+            if new is not None:
+                key = (self._source(new), node.op, node.attrs, str(reading.graph.type(node.values[0])))
                 groups.setdefault(key, []).append(node)
         for group in groups.values():
             if len(group) <= _MOST_RESULTS:
                 yield group
+
+    def _appended(self, node: Node) -> int | None:
+        """The new part of a cache that a node makes; ``None`` where it makes none."""
+        graph, kind = self._reading.graph, self._kinds[node]
+        if node.op == "Concat" and kind == "movement":
+            return node.inputs[-1]
+        if node.op == "Where" and kind == "pointwise":
+            _, one, other = (resolve(graph, value) for value in node.inputs)
+            for kept, new in ((other, one), (one, other)):
+                if kept in graph.inputs and graph.type(kept) == graph.type(node.values[0]):
+                    return new
+        return None
 
     def _source(self, value: int) -> int:
         """What a value is computed of by movements and elementwise operators, and by a product with weights."""

@@ -14,29 +14,34 @@ from mugraph.blocks.statements import (
     Dot,
     Factor,
     Index,
+    Load,
     Predicate,
     Reduce,
     Statement,
     Store,
     View,
+    statement_names,
     statement_operands,
 )
 from mugraph.domains.base import FLOATS
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, SymDim
-from mugraph.terms.term import Term, walk
+from mugraph.terms.term import Term, variables, walk
 
 __all__ = [
     "ChosenLoad",
     "LoopBound",
+    "Update",
     "chosen_loads",
     "computes_halves",
+    "conditions_of",
     "fused_products",
     "loop_bounds",
     "measured_products",
     "needed_values",
     "scaled_scores",
     "softmax_predicates",
+    "updates",
 ]
 
 
@@ -187,6 +192,64 @@ def _unwrapped(factor: Factor, predicate: Predicate, is_so: bool) -> Factor:
     plain = replace(index, modulo=None)
     is_end = index.modulo is not None and predicate.conditions == (Affine(((plain, 1),), -index.modulo),)
     return Factor(plain, factor.size) if is_end and plain.plain and not is_so else factor
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """An output that is an input but for some entries: where both are one buffer, nothing else is to be written.
+
+    Attributes:
+        output, input: tensors of one type.
+        value: the name of what is stored.
+        condition: a truth value over values of the block.
+        is_so: whether entries are new where the condition holds, else where it does not.
+    """
+
+    output: str
+    input: str
+    value: str
+    condition: Term
+    is_so: bool
+
+
+@lru_cache(maxsize=4096)
+def updates(kernel: Kernel, block: Block) -> tuple[Update, ...]:
+    """The updates that a block graph consists of; none where it stores anything else.
+
+    What is new is chosen entry by entry (``Where``), and an entry of the output is at the place of the input's that it keeps.
+    """
+    found = [_update(kernel, block, store) for store in block.stores] if block.loop is None else []
+    kept = tuple(update for update in found if update is not None)
+    return kept if len(kept) == len(found) else ()
+
+
+def _update(kernel: Kernel, block: Block, store: Store) -> Update | None:
+    defined, types = block.defined[store.value], kernel.tensors
+    if not isinstance(defined, Compute) or defined.term.op != "Where":
+        return None
+    condition, *branches = defined.term.inputs
+    for branch, is_so in zip(branches, (False, True), strict=True):  # what is kept is chosen where nothing is new
+        load = block.defined.get(branch.name) if branch.is_var else None
+        if (
+            isinstance(load, Load)
+            and load.view == store.view
+            and load.tensor in {tensor.name for tensor in kernel.inputs}
+            and store.tensor in {tensor.name for tensor in kernel.outputs}
+            and types[load.tensor] == types[store.tensor]
+        ):
+            return Update(store.tensor, load.tensor, store.value, condition, is_so)
+    return None
+
+
+def conditions_of(block: Block, found: Sequence[Update]) -> list[Statement]:
+    """The statements that the conditions of updates come from, in order."""
+    needed = {leaf.name for update in found for leaf in variables([update.condition])}
+    statements = list[Statement]()
+    for statement in reversed(block.statements):
+        if not isinstance(statement, Store) and needed & set(statement_names(statement)):
+            needed |= set(statement_operands(statement))
+            statements.insert(0, statement)
+    return statements
 
 
 _Way = frozenset[tuple[str, bool]]

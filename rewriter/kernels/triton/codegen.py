@@ -26,7 +26,7 @@ from rewriter.kernels.triton.ahead import PREFETCH, PREFETCH_TEXT, check_waits
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.function import FunctionWriter
 from rewriter.kernels.triton.functions import FUNCTION_TEXTS, functions_called
-from rewriter.kernels.triton.source import OVERLAPPED, Source
+from rewriter.kernels.triton.source import OVERLAPPED, WRITES, Source
 from rewriter.runtime.plan import Output
 
 __all__ = ["generate"]
@@ -81,6 +81,7 @@ _NAMES = Names(
             "tl",
             "triton",
             OVERLAPPED,
+            WRITES,
             "gdc_wait",
             "gdc_launch_dependents",
             *FUNCTION_TEXTS,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 from mugraph.blocks.block import Block
@@ -22,7 +22,7 @@ from mugraph.blocks.statements import (
     statement_operands,
 )
 from mugraph.terms.shape import TensorType, product
-from rewriter.kernels.text.analysis import needed_values
+from rewriter.kernels.text.analysis import conditions_of, needed_values, updates
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.triton.accumulators import Accumulators
@@ -34,7 +34,7 @@ from rewriter.kernels.triton.grid import GridText
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.shown import ShownText
-from rewriter.kernels.triton.source import OVERLAPPED, LaunchSource
+from rewriter.kernels.triton.source import OVERLAPPED, WRITES, LaunchSource
 from rewriter.kernels.triton.text import PART_AXIS, FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
 from rewriter.kernels.triton.values import TileValues
@@ -98,10 +98,29 @@ class FunctionWriter:
                 for name in accumulator.names:
                     self._write_state(name)
         else:
-            self._accumulators.natural_shift()
-            self._write_phase("after")
+            with self._where_new():
+                self._accumulators.natural_shift()
+                self._write_phase("after")
         arguments = ", ".join([*(name for name, _ in self._signature()), f"{OVERLAPPED}: tl.constexpr = False"])
         return "\n".join(["", "", "@triton.jit", f"def {self.name}({arguments}):", *self._text.lines])
+
+    @contextmanager
+    def _where_new(self) -> Iterator[None]:
+        """A scope of the text for what a block writes, which is nothing where buffers are updated and none of it is new."""
+        found, text = updates(self._places.kernel, self._block), self._text
+        if not found:
+            yield
+            return
+        apart = (f"({update.output}.to(tl.int64) != {update.input}.to(tl.int64))" for update in found)
+        text.assign(WRITES, " | ".join(apart))
+        text.line(f"if {WRITES} == 0:")
+        with text.indented(), self._values.inner(), self._positions.inner():
+            for statement in conditions_of(self._block, found):
+                self._values.write(statement)
+            text.assign(WRITES, " | ".join(dict.fromkeys(map(self._values.somewhere, found))))
+        text.line(f"if {WRITES}:")
+        with text.indented():
+            yield
 
     def _write_wait(self, *, can_ask: bool) -> None:
         """Waits for the kernel before this one, and lets the next one begin; what is asked for ahead is asked for before that.
@@ -113,7 +132,7 @@ class FunctionWriter:
         asked = [s for s in block.loads if s.tensor in self._tiling.schedule.ahead] if can_ask else []
         if self._role == FunctionRole.PART:
             asked = [s for s in asked if block.phases[s.name] != "after"]
-        elif self._role == FunctionRole.COMBINE:
+        elif self._role == FunctionRole.COMBINE or updates(self._places.kernel, block):  # which may have nothing to do
             asked = []
         if not asked:
             self._text.line("gdc_wait()")

@@ -15,6 +15,7 @@ from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import variables
 from rewriter.kernels.text.analysis import (
     ChosenLoad,
+    Update,
     chosen_loads,
     computes_halves,
     fused_products,
@@ -190,6 +191,16 @@ class TileValues:
             product, result = result, replace(result, text=statement.name)
             self._text.assign(statement.name, f"0.0 - (0.0 - {product.text})")
         self.written[statement.name] = Tile(result.text, wanted, result.kind)
+
+    def somewhere(self, update: Update) -> str:
+        """The text of whether any entry of the tile of an update is new; the values of its condition are written."""
+        condition = update.condition
+        tiles = {v.name: self.written[v.name] for v in variables([condition])}
+        wanted = self._tiling.union(*(tile.axes for tile in tiles.values()))
+        leaves = {name: Expr(laid_under(tile.text, tile.axes, wanted), tile.kind) for name, tile in tiles.items()}
+        where = write_thread(TritonText(self._narrow), condition, leaves, f"{update.value}_where", self._text.define).text
+        where = where if update.is_so else f"({where} == 0)"
+        return f"(tl.max({where}.to(tl.int32)) != 0)" if wanted else where
 
     def product(self, dot: Dot, total: str | None) -> tuple[str, tuple[str, ...]]:
         """The text of a product of tiles, added to ``total`` where there is one, and its axes."""

@@ -1,0 +1,155 @@
+"""Which inputs and outputs of a model may be one buffer: what a run writes there is not read as it was before.
+
+A decoder with a cache of a fixed size reads it and returns it with a new position. Where one buffer is bound as both (I/O
+binding of onnxruntime), nothing need be copied. That is right in any order of the nodes if the output is the input but for some
+entries, ``Where(c, new, past)``, and if all that reads the input reads it so: what was there before counts nowhere, and an entry
+that is written over once more is the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from mugraph.blocks.operator import KERNEL, kernel_of
+from mugraph.graph import Graph, Node
+from mugraph.ops import get_operator, traits_of
+from mugraph.terms.shape import ShapeError, TensorType, Undecided
+from mugraph.terms.term import Term, make, substitute, var, walk
+from rewriter.kernels.text.analysis import updates
+
+__all__ = ["note_on_shared_buffers", "shared_buffers"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Overwriting:
+    """Which entries are written over, and how that is said.
+
+    Attributes:
+        op: ``Where``, or an operator that writes entries over others.
+        told: terms over values of the graph, and other things, that say which; equal where the entries are the same.
+    """
+
+    op: str
+    told: tuple[object, ...]
+
+
+def note_on_shared_buffers(graph: Graph) -> Iterator[str]:
+    """A line where inputs and outputs may be one buffer."""
+    pairs, names = shared_buffers(graph), graph.tables.names
+    for value, output in list(pairs.items())[:1]:
+        others = f", and so may {len(pairs) - 1} other pairs" if len(pairs) > 1 else ""
+        yield f"'{names[value]}' and '{names[output]}' may be bound to one buffer{others}"
+
+
+def shared_buffers(graph: Graph) -> dict[int, int]:
+    """Inputs of a graph, each with an output that may have its buffer."""
+    if not any(_may_update(graph, value) for value in graph.outputs):
+        return {}
+    formulas, pairs = _formulas(graph), dict[int, int]()
+    for output in graph.outputs:
+        for value, overwriting in _updated(graph, output, formulas):
+            is_free = value not in pairs and value not in graph.outputs and graph.outputs.count(output) == 1
+            if is_free and all(_reads_so(graph, node, value, overwriting, formulas) for node in graph.users.get(value, ())):
+                pairs[value] = output
+                break
+    return pairs
+
+
+def _may_update(graph: Graph, output: int) -> bool:
+    definition = graph.definition(output)
+    return definition is not None and any(
+        value in graph.inputs and graph.type(value) is not None and graph.type(value) == graph.type(output)
+        for value in definition[0].inputs
+    )
+
+
+def _formulas(graph: Graph) -> dict[int, Term]:
+    """The values of a graph as terms over its inputs, its constants and what is not understood; kernels are their bodies."""
+    formulas = {value: var(f"v{value}") for node in graph.nodes() for value in node.inputs}
+    defined = {node: list[tuple[int, int]]() for node in graph.nodes()}
+    for value in (*formulas, *graph.outputs):
+        definition = graph.definition(value)
+        if definition is not None and not definition[0].is_opaque:
+            defined[definition[0]].append((value, definition[1]))
+    for node, values in defined.items():
+        terms = _terms(graph, node)
+        for value, out in values:
+            if terms is not None:
+                formulas[value] = substitute(terms[out], _operands(node, formulas))
+    return formulas
+
+
+def _operands(node: Node, formulas: Mapping[int, Term]) -> dict[str, Term]:
+    return {f"x{i}": formulas[value] for i, value in enumerate(node.inputs)}
+
+
+def _terms(graph: Graph, node: Node) -> tuple[Term, ...] | None:
+    """What a node computes, over x0, x1, ...; ``None`` where that is not known."""
+    if node.is_opaque:
+        return None
+    if node.op != KERNEL:
+        operands = [var(f"x{i}") for i in range(len(node.inputs))]
+        return tuple(make(node.op, operands, node.attrs, out) for out in range(len(node.values)))
+    types = [type_ for value in node.inputs if (type_ := graph.type(value)) is not None]
+    try:
+        return get_operator(KERNEL).decompose(node.attrs, types) if len(types) == len(node.inputs) else None
+    except (ShapeError, Undecided):
+        return None
+
+
+def _updated(graph: Graph, output: int, formulas: Mapping[int, Term]) -> Iterator[tuple[int, _Overwriting]]:
+    """The inputs that an output is but for some entries, and for which."""
+    definition = graph.definition(output)
+    terms = None if definition is None else _terms(graph, definition[0])
+    if definition is None or terms is None:
+        return
+    node, out = definition
+    for place, value in enumerate(node.inputs):
+        type_ = graph.type(value)
+        if value not in graph.inputs or type_ is None or type_ != graph.type(output):
+            continue
+        if node.op == KERNEL and not _is_stored_so(node, out, place):
+            continue
+        for kept, overwriting in _overwritten(graph, node, terms[out], formulas):
+            if kept is var(f"x{place}"):
+                yield value, overwriting
+
+
+def _is_stored_so(node: Node, out: int, place: int) -> bool:
+    """Whether a kernel's text takes for granted that an output may be in the buffer of an input."""
+    kernel = kernel_of(node.attrs)
+    pair = (kernel.outputs[out].name, kernel.inputs[place].name)
+    return any(pair == (update.output, update.input) for block in kernel.blocks for update in updates(kernel, block))
+
+
+def _overwritten(graph: Graph, node: Node, term: Term, formulas: Mapping[int, Term]) -> Iterator[tuple[Term, _Overwriting]]:
+    """Terms that a term is but for some entries, and for which."""
+    operands = _operands(node, formulas)
+    if term.op == "Where":
+        condition = substitute(term.inputs[0], operands)
+        yield term.inputs[2], _Overwriting("Where", (condition, True))
+        yield term.inputs[1], _Overwriting("Where", (condition, False))
+    elif not term.is_var and traits_of(term.op).overwrites and term.op == node.op:
+        places = [substitute(one, operands) for i, one in enumerate(term.inputs) if i not in (0, _new_operand(term))]
+        of_new: TensorType | None = graph.type(node.inputs[_new_operand(term)])
+        yield term.inputs[0], _Overwriting(term.op, (term.attrs, of_new, *places))
+
+
+def _new_operand(term: Term) -> int:
+    """Which operand an operator writes over entries of its first."""
+    return 1 if term.op == "TensorScatter" else 2
+
+
+def _reads_so(graph: Graph, node: Node, value: int, overwriting: _Overwriting, formulas: Mapping[int, Term]) -> bool:
+    """Whether a node reads a value only where entries are kept, however often."""
+    terms = _terms(graph, node)
+    if terms is None:
+        return False
+    names = {var(f"x{i}") for i, operand in enumerate(node.inputs) if operand == value}
+    for term in walk(make("Identity", [term]) for term in terms):  # what a kernel gives is read, too
+        reads = sum(operand in names for operand in term.inputs)
+        kept = sum(one in names and other == overwriting for one, other in _overwritten(graph, node, term, formulas))
+        if reads != kept:
+            return False
+    return True

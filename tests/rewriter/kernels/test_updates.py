@@ -1,0 +1,189 @@
+"""Kernels that write some entries of a buffer that they read: one buffer may be bound as both, and then no other is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import helper
+
+from mugraph.blocks.block import Kernel
+from mugraph.blocks.schedule import Schedule
+from mugraph.terms.shape import DataType, symbol
+from rewriter.kernels.architecture import Architecture
+from rewriter.kernels.c import generate as generate_in_c
+from rewriter.kernels.c.compile import build
+from rewriter.kernels.c.objects import FEATURES
+from rewriter.kernels.text.analysis import updates
+from rewriter.kernels.triton import generate
+from rewriter.kernels.triton.compile import Compiler, NotCompiled
+from rewriter.runtime import register
+from rewriter.runtime.plan import ObjectImage
+from rules_db.trust.formulas.proof import why_not_proved
+from tests.support.block_kernels import F16, F32, kernel_of_terms, reference, tensor
+from tests.support.c_help import Processor, levels
+from tests.support.cpu_kernels import cpu_model
+from tools.fuzz.interpreter import Interpreter
+
+BATCH, ROOM = symbol("b"), symbol("t")
+GROUPS, ROWS, SIZE = 2, 21, 16
+POSITIONS = "Range[dtype=int64,limit=t,start=0]()"
+FORMS = {
+    "position": ({"pos": tensor(DataType.INT64, 1)}, f"Where(Unsqueeze[axes=(-1,)](Equal({POSITIONS}, pos)), {{0}}, {{1}})"),
+    "sequences": (
+        {"pos": tensor(DataType.INT64, BATCH, 1, 1)},
+        f"Where(Unsqueeze[axes=(-1,)](Equal({POSITIONS}, pos)), {{0}}, {{1}})",
+    ),
+    "told": ({"here": tensor(DataType.BOOL, ROOM, 1)}, "Where(here, {0}, {1})"),
+    "others": (
+        {"pos": tensor(DataType.INT64, 1)},
+        f"Where(Unsqueeze[axes=(-1,)](Not(Equal({POSITIONS}, pos))), {{1}}, {{0}})",
+    ),
+    "kept": ({"here": tensor(DataType.BOOL, ROOM, 1)}, "Where(here, {1}, {0})"),
+}
+"""How what is new is chosen: at one position, at one of each sequence, where a mask says; and turned around."""
+
+
+def updating(form: str, dtype: DataType = F32, parts: str = "kv") -> Kernel:
+    """Keys and values with a new position in buffers of any length."""
+    types, chosen = FORMS[form]
+    types = dict(types)
+    for part in parts:
+        types |= {f"{part}new": tensor(dtype, BATCH, GROUPS, 1, SIZE), f"{part}old": tensor(dtype, BATCH, GROUPS, ROOM, SIZE)}
+    bodies = {f"{part}all": chosen.format(f"Mul({part}new, 2.0)", f"{part}old") for part in parts}
+    return kernel_of_terms("append", types, bodies)
+
+
+def inputs_of(kernel: Kernel, form: str, at: int, batch: int = 3) -> dict[str, np.ndarray]:
+    generator, sizes = np.random.default_rng(at), {"b": batch, "t": ROWS}
+    given = {}
+    for each in kernel.inputs:
+        shape = tuple(sizes.get(str(dim), dim) for dim in each.type.shape)
+        given[each.name] = generator.standard_normal(shape).astype(each.type.dtype.numpy())  # type: ignore[arg-type]
+    if "pos" in given:
+        given["pos"] = np.resize([at, ROWS - 1, 0], given["pos"].shape).astype(np.int64)
+    else:
+        given["here"] = (np.arange(ROWS)[:, None] == at) == (form == "told")
+    return given
+
+
+def schedules_of(kernel: Kernel, rows: int = 4) -> list[Schedule]:
+    return [Schedule(tuple((axis, rows if axis == "m" else 1) for axis in block.grid)) for block in kernel.blocks]
+
+
+def shared(kernel: Kernel) -> dict[int, int]:
+    """Every output in the buffer of the input that it updates."""
+    inputs, outputs = ([t.name for t in tensors] for tensors in (kernel.inputs, kernel.outputs))
+    return {outputs.index(u.output): inputs.index(u.input) for block in kernel.blocks for u in updates(kernel, block)}
+
+
+@pytest.mark.parametrize("dtype", [F32, F16])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("at", [0, 13, ROWS - 1])
+def test_one_buffer_and_two_give_the_same_bits(interpreter: Interpreter | Processor, form: str, dtype: DataType, at: int) -> None:
+    kernel = updating(form, dtype)
+    assert why_not_proved(kernel) is None
+    inputs, pairs = inputs_of(kernel, form, at), shared(kernel)
+    assert len(pairs) == 2
+    apart = interpreter.run(kernel, schedules_of(kernel), inputs)
+    together = interpreter.run(kernel, schedules_of(kernel), inputs, pairs)
+    for one, other, expected in zip(apart, together, reference(kernel, inputs), strict=True):
+        assert one.tobytes() == other.tobytes()
+        np.testing.assert_allclose(one, expected, rtol=1e-3 if dtype == F16 else 1e-6)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_of_one_buffer_only_tiles_with_what_is_new_are_written(
+    interpreter: Interpreter | Processor, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told that buffers are one where they are two, a kernel leaves rows behind as they were before."""
+
+    def taken_for_one(kernel: Kernel, schedules: Sequence[Schedule]) -> Any:
+        module = generate_in_c if isinstance(interpreter, Processor) else generate
+        source = module(kernel, schedules)
+        text = re.sub(r"\b(.all)(\.to\(tl\.int64\))? (!=|==) .old\b", r"\1\2 \3 \1", source.text)
+        assert text != source.text
+        return replace(source, text=text)
+
+    for module in ("tools.fuzz.interpreter", "tests.support.c_help"):
+        monkeypatch.setattr(f"{module}.generate", taken_for_one)
+    kernel = updating(form)
+    inputs = inputs_of(kernel, form, 13)
+    made = interpreter.run(kernel, schedules_of(kernel, rows=1), inputs)
+    at = inputs["pos"].reshape(-1) if "pos" in inputs else np.asarray([13])
+    is_new = np.arange(ROWS) == np.broadcast_to(at, 3)[:, None]
+    for array, expected in zip(made, reference(kernel, inputs), strict=True):
+        np.testing.assert_array_equal(array, np.where(is_new[:, None, :, None], expected, np.float32(77)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "Where(here, knew, Mul(kold, 2.0))",
+        "Mul(Where(here, knew, kold), 2.0)",
+        "Where(here, knew, Transpose[perm=(1,0)](kold))",
+        "Where(here, knew, Transpose[perm=(1,0,2,3)](kold))",
+        "Where(here, kold, 0.0)",
+    ],
+)
+def test_what_changes_or_moves_the_rest_is_no_update(body: str) -> None:
+    """The last one is, of the buffer that it keeps entries of."""
+    types = {"here": tensor(DataType.BOOL, SIZE, 1), "knew": tensor(F32, 2, 2, 1, SIZE), "kold": tensor(F32, 2, 2, SIZE, SIZE)}
+    kernel = kernel_of_terms("changed", types, {"kall": body})
+    assert bool(shared(kernel)) == (body == "Where(here, kold, 0.0)")
+
+
+def test_a_block_that_stores_something_else_too_is_no_update() -> None:
+    types, chosen = FORMS["told"]
+    types = {**types, "knew": tensor(F32, BATCH, GROUPS, 1, SIZE), "kold": tensor(F32, BATCH, GROUPS, ROOM, SIZE)}
+    bodies = {"kall": chosen.format("knew", "kold"), "wide": "Mul(kold, 2.0)"}
+    kernel = kernel_of_terms("append", types, bodies)
+    assert [len(updates(kernel, block)) for block in kernel.blocks] == [0] * len(kernel.blocks)
+    assert "writes" not in generate(kernel, schedules_of(kernel)).text
+
+
+def test_it_is_compiled_for_gpus(tmp_path: Path) -> None:
+    """Whatever is to be asked for ahead: what a scope of the text names has no other type before it."""
+    kernel = updating("sequences", F16)
+    schedules = [replace(schedule, ahead=("knew",)) for schedule in schedules_of(kernel, rows=16)]
+    source = generate(kernel, schedules)
+    assert "prefetch" not in source.text
+    with Compiler(tmp_path, workers=1) as compiler:
+        (binaries,) = compiler.compile([("append", source)], [Architecture(90)])
+    assert not isinstance(binaries, NotCompiled), binaries
+
+
+def test_onnxruntime_runs_it_in_one_buffer() -> None:
+    """As a session on the CPU runs compiled kernels, of rows that a number below zero marks."""
+    if not levels():
+        pytest.skip("no processor that kernels in C are for")
+    types = {"mark": tensor(F32, ROOM, 1), "new": tensor(F32, 1, SIZE), "old": tensor(F32, ROOM, SIZE)}
+    kernel = kernel_of_terms("append", types, {"y": "Where(Less(mark, 0.0), new, old)"})
+    assert shared(kernel) == {0: 2}
+    source = generate_in_c(kernel, schedules_of(kernel))
+    images = [ObjectImage(FEATURES[level.name], build(source.text, level, kernel.label)) for level in levels()]
+    body = [
+        helper.make_node("Constant", [], ["zero"], value_float=0.0),
+        helper.make_node("Less", ["mark", "zero"], ["is_new"]),
+        helper.make_node("Where", ["is_new", "new", "old"], ["y"]),
+    ]
+    options = ort.SessionOptions()
+    register(options)
+    shapes = {"mark": ["T", 1], "new": [1, SIZE], "old": ["T", SIZE]}
+    session = ort.InferenceSession(cpu_model(source.plan, images, body, shapes), options, providers=["CPUExecutionProvider"])
+    generator = np.random.default_rng(0)
+    mark, new, old = (generator.standard_normal(shape).astype(np.float32) for shape in ((1000, 1), (1, SIZE), (1000, SIZE)))
+    buffer, binding = ort.OrtValue.ortvalue_from_numpy(old), session.io_binding()
+    binding.bind_cpu_input("mark", mark)
+    binding.bind_cpu_input("new", new)
+    binding.bind_ortvalue_input("old", buffer)
+    binding.bind_ortvalue_output("y0", buffer)
+    session.run_with_iobinding(binding)
+    (apart,) = session.run(None, {"mark": mark, "new": new, "old": old})
+    assert buffer.numpy().tobytes() == apart.tobytes() == np.where(mark < 0, new, old).tobytes()
