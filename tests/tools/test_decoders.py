@@ -314,6 +314,22 @@ def test_keys_and_values_of_a_fixed_size_are_updated_by_one_kernel() -> None:
     assert [len(updates(kernel, block)) for block in kernel.blocks] == [2]
 
 
+@pytest.mark.parametrize("spelling", ["explicit", "chosen"])
+def test_queries_are_normalised_where_they_attend_and_keys_for_all_their_readers(spelling: Spelling) -> None:
+    """Keys are read by what appends them, too; that is one kernel with the values, which are not normalised."""
+    which = replace(QWEN, layers=1, spelling=spelling)
+    model = load(decoder_step(which))
+    sets = list(propose(model.graph))
+    attending = [
+        Counter(part.op for part in walk(fusable.terms))["ReduceMean"]
+        for fusable in sets
+        if any(part.op == "Softmax" for part in walk(fusable.terms))
+    ]
+    assert {0, 1, 2} <= set(attending)
+    returned = {after for _, after in cache_names(which.layers)}
+    assert any({model.tables.names[root] for root in fusable.roots} == returned for fusable in sets)
+
+
 @pytest.mark.parametrize("spelling", EVERY)
 def test_a_step_attends_in_one_kernel_however_it_is_spelled(spelling: Spelling) -> None:
     """Queries that share keys are rows of a block, which reads these once; what makes the cache longer is a launch of its own."""
