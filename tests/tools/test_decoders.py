@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
 from onnx import numpy_helper
+from onnx.parser import parse_model
 
 from mugraph.onnx import load, to_bytes
 from mugraph.terms.term import walk
@@ -312,6 +313,40 @@ def test_keys_and_values_of_a_fixed_size_are_updated_by_one_kernel() -> None:
     assert kernel is not None and why_not_proved(made.general) is None
     assert {"Cos", "Where"} <= {part.op for part in walk(fusable.terms)}
     assert [len(updates(kernel, block)) for block in kernel.blocks] == [2]
+
+
+@pytest.mark.parametrize("appended", ["Concat<axis = 2>({}old, {}t)", "Where(here, {}t, {}old)"])
+def test_keys_that_are_normalised_are_appended_with_their_values(appended: str) -> None:
+    """Both come of one product's operand, and the normalisation is one operator."""
+    appended = appended.replace("{}", "{0}")
+    length = 8 if "Where" in appended else 9
+    model = parse_model(f"""<ir_version: 10, opset_import: ["" : 20]> g (
+        float[2,1,32] x, float[32,32] kw, float[32,32] vw, float[16] gain, bool[8,1] here,
+        float[2,2,8,16] kold, float[2,2,8,16] vold
+        ) => (float[2,2,{length},16] kall, float[2,2,{length},16] vall) <int64[4] heads = {{0, 0, -1, 16}}> {{
+            k = MatMul(x, kw) v = MatMul(x, vw) kh = Reshape(k, heads) vh = Reshape(v, heads)
+            kn = SimplifiedLayerNormalization<axis = -1, epsilon = 0.000001, stash_type = 1>(kh, gain)
+            kt = Transpose<perm = [0, 2, 1, 3]>(kn) vt = Transpose<perm = [0, 2, 1, 3]>(vh)
+            kall = {appended.format("k")} vall = {appended.format("v")}
+        }}""")
+    graph = load(model).graph
+    assert any(set(fusable.roots) == set(graph.outputs) for fusable in propose(graph))
+
+
+@pytest.mark.parametrize("spelling", ["explicit", "chosen"])
+def test_queries_are_normalised_where_they_attend_and_keys_for_all_their_readers(spelling: Spelling) -> None:
+    """Keys are read by what appends them, too; that is one kernel with the values, which are not normalised."""
+    which = replace(QWEN, layers=1, spelling=spelling)
+    model = load(decoder_step(which))
+    sets = list(propose(model.graph))
+    attending = [
+        Counter(part.op for part in walk(fusable.terms))["ReduceMean"]
+        for fusable in sets
+        if any(part.op == "Softmax" for part in walk(fusable.terms))
+    ]
+    assert {0, 1, 2} <= set(attending)
+    returned = {after for _, after in cache_names(which.layers)}
+    assert any({model.tables.names[root] for root in fusable.roots} == returned for fusable in sets)
 
 
 @pytest.mark.parametrize("spelling", EVERY)

@@ -19,6 +19,7 @@ _MOST_NODES = 60
 _MOST_RESULTS = 3
 _MOST_SHARING = 4
 """Products in one kernel."""
+_EVERY_LEVEL = ((0, True), (1, True), (2, True))
 _LEVELS = {"movement": 0, "pointwise": 1, "row": 2}
 """From which level on a prologue takes nodes of a kind."""
 
@@ -57,8 +58,8 @@ class SetGrowth:
             if kind in ("product", "attention"):
                 attends = kind == "product" and self._kinds.is_weighted(node)
                 results = len(self._reading.live(node))
-                for level in (0, 1, 2):
-                    start = self.upwards({node}, level, attends=attends)
+                for level, shares_rows in ((0, True), (1, True), (2, False), (2, True)) if attends else _EVERY_LEVEL:
+                    start = self.upwards({node}, level, attends=attends, shares_rows=shares_rows)
                     if results == 1:
                         yield from self._downwards({node}, start, level)
                     else:  # what one operator gives comes together: an attention and the cache that it appends to
@@ -152,9 +153,9 @@ class SetGrowth:
         return None
 
     def _source(self, value: int) -> int:
-        """What a value is computed of by movements and elementwise operators, and by a product with weights."""
+        """What a value is computed of by movements, elementwise operators and along rows, and by a product with weights."""
         reading = self._reading
-        while (maker := reading.maker(value)) is not None and self._kinds[maker] in ("movement", "pointwise", "product"):
+        while (maker := reading.maker(value)) is not None and self._kinds[maker] in ("movement", "pointwise", "row", "product"):
             computed = [v for v in maker.inputs if reading.maker(v) is not None]
             value = next(iter(computed or maker.inputs), value)
             if not computed or self._kinds[maker] == "product":
@@ -174,7 +175,9 @@ class SetGrowth:
                 return tail
             tail.add(last)
 
-    def upwards(self, seed: Set[Node], level: int, attends: bool = False, alone: bool = False) -> frozenset[Node]:
+    def upwards(
+        self, seed: Set[Node], level: int, attends: bool = False, alone: bool = False, shares_rows: bool = True
+    ) -> frozenset[Node]:
         """A seed with the nodes that compute its operands.
 
         On the way up it may pass one value that others read, too, which is then computed more than once.
@@ -185,10 +188,12 @@ class SetGrowth:
             attends: the seed weighs values by a softmax: the nodes that compute the weights belong to it, the product of queries
                 and keys included.
             alone: only nodes that nothing else reads.
+            shares_rows: a reduction of rows may be one that is computed elsewhere, too.
         """
         reading = self._reading
         budgets = dict.fromkeys(seed, 0 if alone else 1)
         weighing = {value for node in seed for value in node.inputs[:1]} if attends else set[int]()
+        twice = set[Node]()  # what is computed elsewhere, too
         changed = True
         while changed and len(budgets) < _MOST_NODES:
             changed = False
@@ -204,6 +209,10 @@ class SetGrowth:
                         rest = budget if weighs or budgets.keys() >= set(reading.readers(node)) else budget - 1
                         if rest < 0 or (rest < budget and not shared):
                             continue
+                        if reader in twice or reading.outputs.intersection(reading.live(node)) or rest < budget:
+                            if self._kinds[node] == "row" and not (shares_rows or weighs):
+                                continue
+                            twice.add(node)
                         budgets[node] = rest
                         changed = True
                         if weighs and self._kinds[node] != "product":
