@@ -27,6 +27,7 @@ import onnx
 from rich.console import Console
 from rich.table import Table
 
+from mugraph.garbage import rare_collections
 from mugraph.graph import Graph
 from mugraph.onnx import load
 from rulegen.enumerate.enumeration import enumerate_terms
@@ -373,7 +374,8 @@ def main() -> None:
     parser.add_argument("--task", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.task:
-        print(json.dumps(TASKS[arguments.task[0]](*arguments.task[1:])))
+        with rare_collections():
+            print(json.dumps(TASKS[arguments.task[0]](*arguments.task[1:])))
         return
     for name in arguments.only:
         if name == "false":
