@@ -18,7 +18,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -58,10 +58,13 @@ class UnitWorkers(ABC):
     Attributes:
         count: units that are worth having at the same time.
         are_own: whether they are this process and those that it made, whose results need no check.
+        supply: asks for further units of what may be of use later, and says whether there are any. Processes of this machine
+            call it where they are about to have nothing to do while this one waits for them.
     """
 
     count = 1
     are_own = False
+    supply: Callable[[], bool] = staticmethod(lambda: False)
 
     @abstractmethod
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
@@ -70,8 +73,28 @@ class UnitWorkers(ABC):
         Other processes begin at once; this one does when the first result is asked for.
         """
 
+    @contextmanager
+    def supplied(self, supply: Callable[[], bool]) -> Iterator[None]:
+        """Has :attr:`supply` meanwhile."""
+        self.supply = supply
+        try:
+            yield
+        finally:
+            del self.supply
+
+    def wants(self, under_way: int) -> bool:
+        """Whether to ask for a further unit of what may be of use later, where so many of them were asked for and not taken."""
+        return under_way < _AHEAD * self.count
+
+    def refresh(self) -> None:  # noqa: B027  # others make what they need for themselves
+        """Has processes that are forked now do what is asked for from here on: they share all that this one has made."""
+
     def close(self) -> None:  # noqa: B027  # there may be none to end
         """Ends the workers that were started."""
+
+
+_AHEAD = 8
+"""Units for each worker that are under way: what a long one keeps waiting, others do not wait for."""
 
 
 class Here(UnitWorkers):
@@ -121,8 +144,12 @@ def sent_by(
 _OTHERS = "run the command without these workers, or with another database"
 
 
+_QUEUED = 2
+"""Units for each process of this machine that are not done: one that it does, and one that it does next."""
+
+
 class Processes(UnitWorkers):
-    """Processes of this machine, started when they are first needed.
+    """Processes of this machine, started when they are needed.
 
     Args:
         jobs: how many.
@@ -132,7 +159,9 @@ class Processes(UnitWorkers):
 
     def __init__(self, jobs: int) -> None:
         self.count = jobs
+        self._unfinished = set[Future[Any]]()
         self._pool: ProcessPoolExecutor | None = None
+        self._before: list[ProcessPoolExecutor] = []
 
     def map(self, function: Callable[[_T], _R], units: Sequence[_T]) -> Iterator[_R]:
         """Raises BrokenProcessPool, as a result is asked for, where processes die again and again."""
@@ -148,7 +177,9 @@ class Processes(UnitWorkers):
             pool = self._started()
             with suppress(BrokenProcessPool):  # who asks for the first result meets it
                 for place in places:
-                    futures[place] = pool.submit(function, units[place])
+                    futures[place] = future = pool.submit(function, units[place])
+                    self._unfinished.add(future)
+                    future.add_done_callback(self._unfinished.discard)
         return pool, futures
 
     def _given(
@@ -161,7 +192,7 @@ class Processes(UnitWorkers):
                 for place in range(given, len(units)):
                     if place not in results and place not in futures:
                         raise BrokenProcessPool("the pool broke before the unit was handed on")
-                    result = results.pop(place) if place in results else futures[place].result()
+                    result = results.pop(place) if place in results else self._awaited(futures[place])
                     given, losses = place + 1, 0
                     yield result
             except BrokenProcessPool:
@@ -172,9 +203,25 @@ class Processes(UnitWorkers):
                 done = {place: one for place, one in futures.items() if place >= given and one.done() and not one.exception()}
                 results.update({place: one.result() for place, one in done.items()})
                 if self._pool is pool:  # else other units broke it, and there is another by now
-                    self.close()
+                    self.refresh()
                 waiting = [place for place in range(given, len(units)) if place not in results]
                 pool, futures = self._submitted(function, units, waiting)
+
+    def _awaited(self, future: Future[_R]) -> _R:
+        """The result of a unit; others are asked for while it is not there and processes would have nothing to do."""
+        while not future.done():
+            if self.wants(0) and self.supply():
+                continue
+            wait([future, *self._unfinished], return_when=FIRST_COMPLETED)
+        return future.result()
+
+    @property
+    def unfinished(self) -> int:
+        """Units that were asked for and are not done."""
+        return len(self._unfinished)
+
+    def wants(self, under_way: int) -> bool:
+        return self.unfinished < _QUEUED * self.count
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -182,11 +229,18 @@ class Processes(UnitWorkers):
             self._pool = new_pool(self.count)
         return self._pool
 
-    def close(self) -> None:
+    def refresh(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.shutdown(wait=False)  # its processes end when they have done what was asked of them
+            self._before.append(self._pool)
             self._pool = None
-            gc.unfreeze()
+
+    def close(self) -> None:
+        self.refresh()
+        for pool in self._before:
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._before.clear()
+        gc.unfreeze()
 
 
 @contextmanager

@@ -54,7 +54,9 @@ class GatedCandidates:
     delta: dict[CandidateRule, str]
 
 
-def gated_candidates(gates: Sequence[PartGate], behind: Callable[[], None]) -> list[GatedCandidates]:
+def gated_candidates(
+    gates: Sequence[PartGate], meanwhile: Callable[[], None], behind: Callable[[], None]
+) -> list[GatedCandidates]:
     """Enumerates workloads, pairs their terms, and drops instances of other pairs and pairs that do not pass the gate.
 
     Of several parts each is paired by one worker, but for the first, whose last level is shared among all: it is the largest of
@@ -63,21 +65,26 @@ def gated_candidates(gates: Sequence[PartGate], behind: Callable[[], None]) -> l
 
     Args:
         gates: of the parts of a group.
+        meanwhile: called while workers look at what the gates need, to make what further stages do.
         behind: called when all that candidates rest on was asked for, to ask for what keeps workers busy until the last is there.
     """
     open_ = [gate for gate in gates if not gate.is_done]
     first, others = open_[:1], open_[1:]
+    for gate in others:
+        gate.pair_elsewhere()  # while this process enumerates all levels but the last of the first
     for gate in first:
         gate.enumerate()
     for gate in others:
-        gate.pair_elsewhere()  # while this process pairs the terms of the first
+        gate.generalise()  # while this process pairs the terms of the first
     for gate in first:
         gate.pair()
-    for gate in open_:
         gate.generalise()
-    for gate in open_:
+    for gate in (*others, *first):
         gate.drop_instances()
-    for gate in (*others, *first):  # the instances of the largest part take longest, in one worker
+    for gate in others:
+        gate.test()
+    meanwhile()  # the instances of the largest part take longest, in one worker
+    for gate in first:
         gate.test()
     behind()
     for gate in open_:

@@ -50,7 +50,8 @@ def enumerate_terms(workload: Workload, max_ops: int, seed: int, workers: UnitWo
         return enumeration.enumerate_terms(workload, max_ops, seed)
     growth = [workload.as_data(), max_ops, seed]
     try:
-        enumerator, grids = _below(json.dumps(growth))  # processes that are forked have it
+        enumerator, grids = _below(json.dumps(growth))
+        workers.refresh()
         parts = _parts(growth, grids, enumerator, workers)
 
         def keys(rows: TermRows, e: int) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from mugraph.terms.term import Term
 from rulegen.candidate import CandidateRule
@@ -47,15 +47,17 @@ def grow_parts(
         known: rules that stand before those of the first part.
     """
 
+    workers = workers or Here()
+
     def growing(number: int, part: Workload) -> _Grower:
         def progress(stage: Stage) -> None:
             show(f"{part.name}: {stage.left:,} left after {stage.name}")
 
         growth = Growth(part, part.max_ops if max_ops is None else max_ops, seed)
-        return _Grower(growth, progress, journal_of(part, parts[:number]) or Journal(), workers or Here())
+        return _Grower(growth, progress, journal_of(part, parts[:number]) or Journal(), workers)
 
     show(f"{', '.join(part.name for part in parts)}: terms")
-    return _grown([growing(number, part) for number, part in enumerate(parts)], known)
+    return _grown([growing(number, part) for number, part in enumerate(parts)], known, workers)
 
 
 def grow(
@@ -81,19 +83,23 @@ def grow(
     """
     growth = Growth(workload, workload.max_ops if max_ops is None else max_ops, seed)
     journal = Journal() if journal is None else journal
-    (grown,) = _grown([_Grower(growth, progress, journal, workers or Here())], before)
+    workers = workers or Here()
+    (grown,) = _grown([_Grower(growth, progress, journal, workers)], before, workers)
     return grown
 
 
-def _grown(growers: Sequence[_Grower], known: Sequence[Rule]) -> list[Growth]:
+def _grown(growers: Sequence[_Grower], known: Sequence[Rule], workers: UnitWorkers) -> list[Growth]:
     """The growths of the parts of a group, behind rules that are known."""
-    shared_prover()  # before processes are forked
+
+    def meanwhile() -> None:
+        shared_prover()
+        workers.refresh()
 
     def behind() -> None:
         for grower in growers:
             grower.ask_declared()
 
-    gated = gated_candidates([grower.gate for grower in growers], behind)
+    gated = gated_candidates([grower.gate for grower in growers], meanwhile, behind)
     for grower, found in zip(growers, gated, strict=True):
         grower.begin(found)
     growths: list[Growth] = []
@@ -137,13 +143,14 @@ class _Grower:
         guess = _Guess(
             before, workers.count <= _SPARING, (candidate for grower in (self, *following) for candidate in grower._under_way())
         )
-        self._certify(Deriver(before), guess, following)
-        answers = derivable(growth.rules, before, workers, journal)
-        self._look_ahead(guess, following, _FURTHER_AHEAD)  # behind these questions
-        growth.rules = minimal(growth.rules, before, answers, journal)
-        self.clock.stage("minimal", len(growth.rules))
-        further = macros(growth.derived, growth.rules, before, certifier, workers, journal)
-        self.clock.stage("macros", len(further))
+        with workers.supplied(partial(self._ask_further, guess, following)):
+            self._certify(Deriver(before), guess, following)
+            answers = derivable(growth.rules, before, workers, journal)
+            self._look_ahead(guess, following)  # behind these questions
+            growth.rules = minimal(growth.rules, before, answers, journal)
+            self.clock.stage("minimal", len(growth.rules))
+            further = macros(growth.derived, growth.rules, before, certifier, workers, journal)
+            self.clock.stage("macros", len(further))
         for fate, found in self._declared:
             if isinstance(found, Rule):
                 further.append(found)
@@ -178,18 +185,15 @@ class _Grower:
         """The candidates that were asked about and not yet looked at."""
         return map(self._candidates.__getitem__, self._asked)
 
-    def _look_ahead(self, guess: _Guess, following: Sequence[_Grower], most: int) -> None:
-        """Asks what becomes of the next candidates that rules are not going to derive, it seems, until enough are under way.
-
-        Args:
-            most: for each worker.
-        """
-        if self.workers.count == 1:
-            return
+    def _look_ahead(self, guess: _Guess, following: Sequence[_Grower]) -> None:
+        """Asks what becomes of the next candidates that rules are not going to derive, it seems, as many as workers want."""
         growers = [self, *following]
-        for grower in growers:
-            while sum(len(each._asked) for each in growers) < most * self.workers.count and grower._ask(guess):
-                pass
+        while self.workers.wants(sum(len(each._asked) for each in growers)) and self._ask_further(guess, following):
+            pass
+
+    def _ask_further(self, guess: _Guess, following: Sequence[_Grower]) -> bool:
+        """Asks what becomes of some of these; whether there are any."""
+        return self.workers.count > 1 and any(grower._ask(guess) for grower in (self, *following))
 
     def _ask(self, guess: _Guess) -> bool:
         """Asks about candidates that were put off, or else about those behind all that were looked at; whether there are any."""
@@ -221,7 +225,7 @@ class _Grower:
         """
         for number, candidate in enumerate(self._candidates):
             self._next = number
-            self._look_ahead(guess, following, _AHEAD)
+            self._look_ahead(guess, following)
             asked = self._asked.pop(number, None)
             if asked is not None:
                 guess.forget(candidate)
@@ -256,7 +260,7 @@ class _Guess:
         self._deriver.add(rule)
 
     def is_like_another(self, candidate: CandidateRule) -> bool:
-        """Whether one that is under way differs from a candidate in attributes alone: its rule may leave these open."""
+        """Whether one that is under way differs from a candidate in attributes and names alone: its rule may leave these open."""
         return self._shapes[_without_attrs(candidate)] > 0
 
     def asks(self, candidate: CandidateRule) -> bool:
@@ -276,22 +280,21 @@ class _Guess:
         self._shapes[_without_attrs(candidate)] -= 1
 
 
+@lru_cache(maxsize=1 << 14)
 def _without_attrs(candidate: CandidateRule) -> Hashable:
-    """A candidate but for the attributes of its operators."""
-    return tuple(tuple(map(_bare, side)) for side in (candidate.source, candidate.target))
+    """A candidate but for the attributes of its operators and the names of its variables."""
+    names: dict[str, int] = {}
 
+    def bare(term: Term) -> Hashable:
+        if term.is_var:
+            return names.setdefault(term.name, len(names))
+        return (term.op, () if term.inputs else term.attrs, term.out, *map(bare, term.inputs))
 
-@lru_cache(maxsize=1 << 16)
-def _bare(term: Term) -> Hashable:
-    return (term.op, term.attrs if not term.inputs else (), term.out, tuple(map(_bare, term.inputs)))
+    return tuple(tuple(map(bare, side)) for side in (candidate.source, candidate.target))
 
 
 _SPARING = 4
 """Workers up to which proofs are asked for sparingly: eight have nothing else to do meanwhile, and the first process has."""
-_AHEAD = 8
-"""Prospects for each worker that are under way: what a long one keeps waiting, others do not wait for."""
-_FURTHER_AHEAD = 12
-"""As many are while the rules of a part are chosen, of which none is looked at meanwhile: a question may take two seconds."""
 
 
 def _fate(candidate: CandidateRule, deriver: Deriver, certifier: Certifier, found: Prospect | None) -> str:

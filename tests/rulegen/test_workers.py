@@ -71,6 +71,13 @@ def slowly(number: int) -> int:
     return number
 
 
+MADE = list[str]()
+
+
+def made(number: int) -> int:
+    return len(MADE)
+
+
 def failing(number: int) -> int:
     if number == 3:
         raise ValueError("three")
@@ -95,6 +102,38 @@ def test_an_error_of_a_unit_is_the_callers(processes: UnitWorkers) -> None:
     with pytest.raises(ValueError, match="three"):
         next(results)
     assert list(processes.map(doubled, [1])) == [2]
+
+
+def test_processes_share_what_was_made_before_the_last_refresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "MADE", [])
+    with open_workers(2) as workers:
+        before = workers.map(made, [0])
+        assert next(before) == 0
+        MADE.append("levels")
+        slow, same = workers.map(slowly, range(5)), workers.map(made, [1])
+        workers.refresh()
+        assert list(workers.map(made, range(3))) == [1, 1, 1]
+        assert list(slow) == list(range(5)) and list(same) == [0], "what was asked for before is done by those of before"
+
+
+def test_who_waits_asks_for_more_before_processes_have_nothing_to_do() -> None:
+    further = list[Iterator[int]]()
+    with open_workers(2) as workers:
+        assert isinstance(workers, Processes)
+
+        def supply() -> bool:
+            if len(further) == 4:
+                return False
+            assert workers.unfinished < 4 and workers.wants(100)
+            further.append(workers.map(slowly, [len(further)]))
+            return True
+
+        results = workers.map(slowly, range(10, 15))
+        with workers.supplied(supply):
+            assert not workers.wants(0) and next(results) == 10 and not further, "four are waiting or under way"
+            assert list(results) == [11, 12, 13, 14] and 2 <= len(further) <= 4
+        asked = len(further)
+        assert [next(each) for each in further] == list(range(asked)) and len(further) == asked
 
 
 def test_a_killed_process_costs_what_it_was_at(tmp_path: Path) -> None:

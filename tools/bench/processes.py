@@ -18,8 +18,9 @@ from rulegen.workers import Processes, UnitWorkers
 
 __all__ = ["Played", "Timeline", "TracedProcesses", "played"]
 
-Step = tuple[Literal["works", "asks", "waits", "ends"], Any]
-"""The first process works for so many seconds, asks for units by their numbers, waits for that of a number, or ends a stage."""
+Step = tuple[Literal["works", "asks", "waits", "waits for fewer", "ends"], Any]
+"""The first process works for so many seconds, asks for units by their numbers, waits for that of a number, or until no more than
+so many are unfinished, or ends a stage."""
 
 
 @dataclass
@@ -57,6 +58,7 @@ class TracedProcesses(UnitWorkers):
     def __init__(self, jobs: int) -> None:
         self.count, self.timeline = jobs, Timeline()
         self._processes, self._mark = Processes(jobs), 0.0  # what was imported belongs to it
+        self._processes.supply = self._supplied
         self._asked: list[tuple[Iterator[int], Iterator[tuple[float, Any]]]] = []
 
     def stage(self, name: str) -> None:
@@ -71,6 +73,20 @@ class TracedProcesses(UnitWorkers):
         self.timeline.steps.append(("asks", list(numbers)))
         self._asked.append((iter(numbers), self._processes.map(partial(_timed, function), units)))
         return self._given(*self._asked[-1])
+
+    def _supplied(self) -> bool:
+        self._worked()
+        place, unfinished = len(self.timeline.steps), self._processes.unfinished
+        is_some = self.supply()
+        if is_some:
+            self.timeline.steps.insert(place, ("waits for fewer", unfinished))
+        return is_some
+
+    def wants(self, under_way: int) -> bool:
+        return self._processes.wants(under_way)
+
+    def refresh(self) -> None:
+        self._processes.refresh()
 
     def _given(self, numbers: Iterator[int], results: Iterator[tuple[float, Any]]) -> Iterator[Any]:
         for number in numbers:
@@ -160,6 +176,8 @@ def played(timeline: Timeline, workers: int, processors: int) -> Played:
             what = pass_on(what, None, stage)
         while kind == "waits" and what not in done:
             pass_on(None, what, stage)
+        while kind == "waits for fewer" and len(waiting) + len(running) > what:
+            pass_on(None, (*running, *waiting)[0], stage)
     return Played(now, idle)
 
 

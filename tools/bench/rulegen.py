@@ -14,42 +14,31 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.graph import Graph
-from mugraph.onnx import load
+from mugraph.garbage import rare_collections
 from rulegen.enumerate.enumeration import enumerate_terms
 from rulegen.grow.stages import grow, grow_parts
-from rulegen.mine.miner import mine
 from rulegen.properties.report import properties_report
 from rulegen.prove.prover import Prover
 from rulegen.share.audit import audit
-from rulegen.workers import UnitWorkers, open_workers
 from rulegen.workloads import GROUPS, get_workload
 from rules_db.exchange import format_rules
 from rules_db.library import shipped_rules
 from rules_db.trust.properties import load_axioms
 from rules_db.trust.rule import Verdict
-from tools.bench.processes import TracedProcesses, played
 from tools.mutations import attack, corpus
-from tools.ship.spellings import build
 
 TASO_SECONDS, TASO_MB, TASO_RULES = 113, 7100, 619
 """TASO's generator at three operators (SOSP'19 artefact, measured: facts of the paper's space)."""
-
-MINED = ("attention-both-scaled-mask-guard", "layer-norm-power")
-"""The spellings that are mined where processes are compared."""
 
 console = Console()
 Row = Sequence[object]
@@ -61,7 +50,12 @@ def _peak_mb() -> float:
 
 def _fresh(task: str, *arguments: object, seed: str = "random") -> Any:
     """The JSON that a task of this module prints in a new process."""
-    command = [sys.executable, "-m", "tools.bench.rulegen", "--task", task, *map(str, arguments)]
+    return _printed(["tools.bench.rulegen", "--task", task, *map(str, arguments)], seed)
+
+
+def _printed(module: Sequence[str], seed: str = "random") -> Any:
+    """The JSON that a module with its arguments prints in a new process."""
+    command = [sys.executable, "-m", *module]
     environment = {**os.environ, "PYTHONHASHSEED": seed}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     return json.loads(done.stdout.splitlines()[-1])
@@ -121,55 +115,6 @@ def _deeper(part: str, max_ops: str, counted: str) -> Mapping[str, Any]:
     }
 
 
-def _spellings() -> Mapping[str, Graph]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-
-        def graph(name: str) -> Graph:
-            onnx.save(build(name), path)
-            return load(path).graph
-
-        return {name: graph(name) for name in MINED}
-
-
-def _shared(what: str, workers: UnitWorkers, show: Callable[[str], None]) -> str:
-    """The rules of a group, or those that are mined from the spellings of :data:`MINED`."""
-    if what == "mine":
-        return format_rules(mine(_spellings(), progress=lambda done, _: show(f"model {done}"), workers=workers).rules)
-    return format_rules(rule for growth in grow_parts(GROUPS[what], show=show, workers=workers) for rule in growth.rules)
-
-
-def _share(what: str, jobs: str) -> Mapping[str, Any]:
-    """Growth or mining by so many processes: seconds of the clock, and of processors with imports."""
-    start = time.perf_counter()
-    with open_workers(int(jobs)) as workers:
-        text = _shared(what, workers, lambda text: None)
-    others = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {
-        "clock": time.perf_counter() - start,
-        "here": time.process_time(),
-        "others": others.ru_utime + others.ru_stime,
-        "text": text,
-    }
-
-
-def _play(what: str, jobs: str) -> Mapping[str, Any]:
-    """Growth or mining by so many processes, as it would be were as many processors, or one more, theirs alone."""
-    workers = TracedProcesses(int(jobs))
-    text = _shared(what, workers, workers.stage)
-    workers.close()
-    timeline = workers.timeline
-    alone, beside = (played(timeline, int(jobs), processors) for processors in (int(jobs), int(jobs) + 1))
-    idle = [(stage, at, seconds) for (stage, at), seconds in sorted(alone.idle.items(), key=lambda entry: -entry[1])[:5]]
-    return {
-        "here": timeline.first,
-        "others": timeline.others,
-        "seconds": (alone.seconds, beside.seconds),
-        "idle": idle,
-        "text": text,
-    }
-
-
 def _left(growth: Mapping[str, Any], stage: str) -> int:
     return next(int(left) for name, left, _ in growth["stages"] if name == stage)
 
@@ -195,8 +140,6 @@ TASKS: dict[str, Callable[..., Mapping[str, Any]]] = {
     "enumerate": _enumerate,
     "grow": _grow,
     "deeper": _deeper,
-    "share": _share,
-    "play": _play,
     "classes": _classes,
     "attack": _attack,
 }
@@ -316,10 +259,10 @@ def processes(whats: Sequence[str] = ("taso", "attention", "linear", "conv", "mi
     """What several processes gain: were so many processors, or one more for the first process, theirs alone; and by the clock."""
     rows: list[Row] = []
     for what in whats:
-        alone = _fresh("share", what, 1)
+        alone = _printed(["tools.bench.sharing", "share", what, "1"])
         rows.append((what, 1, alone["here"], 0.0, *[""] * 5))
         for jobs in (2, 8):
-            model = _fresh("play", what, jobs)
+            model = _printed(["tools.bench.sharing", "play", what, str(jobs)])
             each = [cell for seconds in model["seconds"] for cell in (seconds, alone["here"] / seconds)]
             rows.append((what, jobs, model["here"], model["others"], *each, _same(model, alone)))
             console.print(*rows[-1], style="dim")
@@ -327,7 +270,7 @@ def processes(whats: Sequence[str] = ("taso", "attention", "linear", "conv", "mi
                 console.print(
                     f"  idle {seconds:.2f} s before {stage}, while the first process is at {at}", style="dim", markup=False
                 )
-        shared = _fresh("share", what, 2)
+        shared = _printed(["tools.bench.sharing", "share", what, "2"])
         console.print(f"{what}: by the clock {alone['clock']:.1f} / {shared['clock']:.1f} s, {_same(shared, alone)}", style="dim")
     columns = ["what", "processes", "processor s, first", "others", "s", "times", "s, one more processor", "times", "same rules"]
     _show("Processes", columns, rows)
@@ -373,7 +316,8 @@ def main() -> None:
     parser.add_argument("--task", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.task:
-        print(json.dumps(TASKS[arguments.task[0]](*arguments.task[1:])))
+        with rare_collections():
+            print(json.dumps(TASKS[arguments.task[0]](*arguments.task[1:])))
         return
     for name in arguments.only:
         if name == "false":

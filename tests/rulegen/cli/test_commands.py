@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rulegen import cli as commands
 from rulegen.cli.main import cli
 from rules_db.exchange import read_rules
 from rules_db.files import StoreError
@@ -20,6 +22,13 @@ from tests.support.growths import SHIPPING, shipped_file, shipped_group
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "rulegen", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_the_command_collects_garbage_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, during = gc.get_threshold(), list[tuple[int, int, int]]()
+    monkeypatch.setattr(commands, "run_command", lambda *_: during.append(gc.get_threshold()))
+    commands.rulegen_command()
+    assert during[0][0] > before[0] and gc.get_threshold() == before
 
 
 def test_grow_writes_text_and_database(tmp_path: Path) -> None:

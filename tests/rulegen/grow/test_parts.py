@@ -82,6 +82,9 @@ def test_units_of_every_kind_give_the_same_rules(count: int, alone: str) -> None
     assert workers.units["paired_data"] == len(PARTS) - 1, "the first is shared among all"
 
 
+REFRESHES = ("refreshes", "processes")
+
+
 class Noting(UnitWorkers):
     """Does units when their results are asked for, and notes what is asked for and waited for."""
 
@@ -90,6 +93,9 @@ class Noting(UnitWorkers):
 
     def __init__(self) -> None:
         self.notes: list[tuple[str, str]] = []
+
+    def refresh(self) -> None:
+        self.notes.append(REFRESHES)
 
     def map(self, function: Callable[[Any], Any], units: Sequence[Any]) -> Iterator[Any]:
         self.notes += [("asks", function.__name__)] * len(units)
@@ -106,20 +112,34 @@ def test_others_have_something_to_do_where_one_process_is_alone_at_something(mon
     workers = Noting()
     assert grown(workers) == alone
     notes, last = workers.notes, {note: place for place, note in enumerate(workers.notes)}
-    assert last["waits", "first_keys_data"] < notes.index(("asks", "paired_data")), "while the first part is paired"
+    refreshes = [place for place, note in enumerate(notes) if note == REFRESHES]
+    assert last["asks", "paired_data"] < refreshes[0] < notes.index(("asks", "first_keys_data")), (
+        "while the first levels are made"
+    )
+    assert last["waits", "first_keys_data"] < notes.index(("asks", "general_data")), "while the first part is paired"
+    assert last["asks", "most_general_data"] < refreshes[1] < last["waits", "most_general_data"], "while the prover is made"
+    assert refreshes[1] < notes.index(("asks", "prospect_data"))
     assert last["asks", "declared_data"] < notes.index(("waits", "delta_data")), "until the last candidate passes the gate"
-    counts = Counter(notes)
+    many = Noting()
+    many.count = 5  # so many do not spare proofs
+    assert grown(many) == alone
+    counts = Counter(many.notes)
     assert 0 < counts["waits", "prospect_data"] < counts["asks", "prospect_data"], "what is derived meanwhile is not waited for"
 
 
 def test_proofs_are_not_asked_of_what_others_under_way_seem_to_derive() -> None:
     plain, wide = (candidate_of(f"Concat[axis={axis}](Neg(x), Neg(u)) = Neg(Concat[axis={axis}](x, u))") for axis in (-1, -2))
+    renamed = candidate_of("Concat[axis=-1](Neg(u), Neg(x)) = Neg(Concat[axis=-1](u, x))")
+    exchanged = candidate_of("Concat[axis=-1](Neg(u), Neg(x)) = Neg(Concat[axis=-1](x, u))")
     twice, other = candidate_of("Neg(Neg(x)) = x"), candidate_of("Neg(Neg(Neg(Neg(x)))) = x")
     guess = stages._Guess([], True)
-    assert guess.asks(plain) and guess.is_like_another(wide) and not guess.is_like_another(twice)
+    assert not guess.is_like_another(renamed)
+    assert guess.asks(plain) and guess.is_like_another(renamed) and not guess.is_like_another(exchanged)
+    assert guess.is_like_another(wide) and not guess.is_like_another(twice)
     assert guess.asks(twice) and not guess.asks(other)  # applied twice it derives that
     guess.forget(twice)
     guess.forget(plain)
+    assert not guess.is_like_another(renamed)
     assert not guess.is_like_another(wide) and guess.asks(other)
     guess.learn(proved("Neg(Neg(x)) = x"))
     assert not guess.asks(candidate_of("Neg(Neg(Relu(x))) = Relu(x)"))
