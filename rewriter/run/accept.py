@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,12 @@ class JudgedOutputs:
     Attributes:
         errors: of each output.
         miss: the output that misses most; ``None`` where all are acceptable.
+        beside: the original's error that allowed these, where it is not that of a run.
     """
 
     errors: Sequence[Error]
     miss: Miss | None
+    beside: Error | None = None
 
 
 def _miss(name: str, error: Error, own: Error, floor: float) -> Miss | None:
@@ -212,7 +214,7 @@ class Acceptance:
             # GPU kernels that add in no fixed order round differently from run to run; what is drawn at random is far off.
             if not _is_repeated(second, first, own_error, floor):
                 raise NondeterministicModel("the model's outputs differ from run to run on the same inputs")
-        self._evaluated: list[list[np.ndarray]] | None = None
+        self._evaluated: tuple[list[list[np.ndarray]], list[list[Error]]] | None = None
         self._decided: list[np.ndarray] | None = None
 
     def _reference(self, known: Future[References] | None, is_wanted: Callable[[], bool]) -> References:
@@ -281,14 +283,54 @@ class Acceptance:
         Raises:
             RuntimeFailure: onnxruntime does not run the candidate.
         """
+        if isinstance(session, Evaluated):
+            return self._judged(session, *self._as_evaluated())
+        return self._judged(session, self.outputs, self.own_errors)
+
+    def judge_elsewhere(self, session: Any, graph: Graph) -> JudgedOutputs:
+        """As :meth:`judge_outputs`, of a candidate for a device that is not here.
+
+        In half precision the CPU provider rounds only between some nodes, and between others than the device does: the original's
+        own error there may be nearly none, and a rounding that it has on the device seems too much of a candidate. So one that
+        misses is right where it does not miss what is allowed by the original's error with every value rounded to its own type,
+        neither run nor itself evaluated so.
+
+        Args:
+            graph: of the candidate.
+
+        Raises:
+            RuntimeFailure: onnxruntime does not run the candidate.
+        """
+        judged = self.judge_outputs(session)
+        if judged.miss is None or isinstance(session, Evaluated) or not self._holds_halves():
+            return judged
+        try:
+            if self.judge_outputs(Evaluated(self.model, graph)).miss is not None:
+                return judged
+        except (NoReference, RuntimeFailure):
+            return judged
+        _, errors = self._as_evaluated()
+        usual = [worst(of_output) for of_output in zip(*errors[: len(self.feeds)], strict=True)]
+        pairs = zip(self.own_errors, errors, strict=True)
+        allowed = [list(map(_on_device, run, rounded, usual)) for run, rounded in pairs]
+        return replace(self._judged(session, self.outputs, allowed), beside=worst(usual))
+
+    def _holds_halves(self) -> bool:
+        """Whether a value of the model is in half precision."""
+        return any(type_ is not None and type_.dtype is DataType.FLOAT16 for type_ in self.model.tables.types)
+
+    def _as_evaluated(self) -> tuple[list[list[np.ndarray]], list[list[Error]]]:
+        """The original's outputs where it is evaluated, every value rounded to its own type, and their errors."""
+        if self._evaluated is None:
+            original = Evaluated(self.model, self.model.graph)
+            outputs = [original.run(None, feed) for feed in self.compared]
+            self._evaluated = outputs, self._errors(outputs)
+        return self._evaluated
+
+    def _judged(self, session: Any, originals: Sequence[Sequence[Any]], own_errors: Sequence[Sequence[Error]]) -> JudgedOutputs:
+        """A candidate's outputs beside what the original gives, and that one's errors."""
         errors: list[list[Error]] = [[] for _ in self.floors]
         misses, names = list[Miss](), self.output_names
-        originals, own_errors = self.outputs, self.own_errors
-        if isinstance(session, Evaluated):
-            if self._evaluated is None:
-                original = Evaluated(self.model, self.model.graph)
-                self._evaluated = [original.run(None, feed) for feed in self.compared]
-            originals, own_errors = self._evaluated, self._errors(self._evaluated)
         rows = zip(self.compared, originals, self.references, own_errors, strict=True)
         for number, (feed, outputs, references, errors_of_original) in enumerate(rows):
             is_probe = number >= len(self.feeds)
@@ -437,6 +479,17 @@ class Acceptance:
         self._replay = None
         if self._device is not None:
             self._device.shutdown()
+
+
+def _on_device(run: Error, rounded: Error, usual: Error) -> Error:
+    """An output's error on a device, by that of a run elsewhere and that of an evaluation that rounds every value.
+
+    Args:
+        usual: of an evaluation on the inputs that are timed. It counts on a probe on which halves overflow, so that the
+            evaluation is far from the reference; where they overflow on inputs that are timed, what was run counts alone.
+    """
+    rounding = rounded if rounded.is_small else usual
+    return worst([run, rounding]) if rounding.is_small else run
 
 
 def _is_repeated(again: Any, first: Any, own_error: Error, floor: float) -> bool:

@@ -30,6 +30,11 @@ __all__ = ["Checker", "Opened", "OpenedAhead", "Trial"]
 _LEFT_OF_ERRORS = 0.8
 """Share of the squared error that is allowed which is left to kernels that round more, so that one more try is enough."""
 
+_ROUNDED = (
+    "the CPU provider computes the original's halves in single precision: the result's error is held against that of the "
+    "original with every value rounded to its own type, {:.1e}"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -190,7 +195,7 @@ class Checker:
                 missing = proposal.missing if candidate.graph.digest == proposed.graph.digest else 0
                 trial = replace(
                     built.trial,
-                    conditions=_conditions(missing),
+                    conditions=(*built.trial.conditions, *_conditions(missing)),
                     assumed=search.assumed(candidate),
                     programs=kernels.programs_in(candidate.graph),
                 )
@@ -293,7 +298,7 @@ class Checker:
                 since = time.perf_counter()
                 session = acceptance.open(path, None if target.here else candidate.graph)
                 opening = time.perf_counter() - since
-            judged = acceptance.judge_outputs(session)
+            judged = acceptance.judge_outputs(session) if target.here else acceptance.judge_elsewhere(session, candidate.graph)
             fused, sealed = "", judged.miss is None
             if not isinstance(session, Evaluated):
                 fused = acceptance.fuses_otherwise(candidate.graph, path)
@@ -313,7 +318,8 @@ class Checker:
         if not _approximates(candidate) and (off := acceptance.decides_otherwise(candidate.graph)) is not None:
             path.unlink()
             return _Objection(f"it quantises otherwise: relative error {off:.1e} where no rounding error decides")
-        return Opened(Trial(candidate, path, worst(judged.errors), errors=tuple(judged.errors)), session, opening)
+        conditions = () if judged.beside is None else (_ROUNDED.format(judged.beside.relative_l2),)
+        return Opened(Trial(candidate, path, worst(judged.errors), conditions, errors=tuple(judged.errors)), session, opening)
 
 
 def _approximates(candidate: Candidate) -> bool:

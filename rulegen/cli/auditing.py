@@ -29,7 +29,7 @@ __all__ = ["audit_command"]
 @click.command("audit")
 @click.argument("rules", required=False, metavar="[FILE|URL]")
 @click.option("--deep", is_flag=True, help="Many more random tests, with fresh seeds.")
-@click.option("--axioms", is_flag=True, help="Examine the operator properties instead, four ways; twenty minutes the first time.")
+@click.option("--axioms", is_flag=True, help="Examine the operator properties instead, five ways; twenty minutes the first time.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), metavar="FILE", help="With --axioms: write the table.")
 @click.option(
     "--record", type=click.Path(path_type=Path), metavar="FILE", help="With --axioms, if all stand: write a line for each."
@@ -103,7 +103,7 @@ def _audit_axioms(rules: str | None, jobs: int, json_file: Path | None, record_f
         table.add_row(
             record.name,
             record.standing,
-            "all" if record.everywhere else "bounded",
+            record.proved_at,
             f"{symbolic.cases}{' (all)' if symbolic.exhaustive else ''}",
             str(symbolic.parameters),
             str(symbolic.by_z3),
@@ -127,10 +127,13 @@ def _audit_axioms(rules: str | None, jobs: int, json_file: Path | None, record_f
     counts = Counter(record.standing for record in report.properties)
     counted = ", ".join(f"{number} {found}" for found, number in counts.items())
     lemmas = sum(bool(record.lemma) for record in report.properties)
-    everywhere = sum(record.everywhere for record in report.properties)
+    everywhere = sum(record.sizes.everywhere for record in report.properties)
+    open_ = sum(not record.sizes.decided for record in report.properties)
     cases, samples = report.least
     least = f"each on {cases} cases at least or on all that there are, and on {samples} samples"
-    told = f"{counted}; {least}; {everywhere} at all sizes" if report.properties else "nothing to examine"
+    told = (
+        f"{counted}; {least}; {everywhere} at all sizes, {open_} not decided there" if report.properties else "nothing to examine"
+    )
     together = f"{len(kept)} are recorded as they are" if changed else f"{lemmas} follow from others"
     console.print(f"{len(report.properties)} properties: {told}; {together}", markup=False)
     if not report.passed:

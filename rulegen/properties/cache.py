@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from mugraph.ops import REGISTRY, get_operator
 from mugraph.terms.term import walk
+from rulegen.properties.everywhere import SizesEvidence
 from rulegen.properties.runtime import RuntimeEvidence
 from rulegen.properties.symbolic import SymbolicEvidence
 from rulegen.properties.validate import NumericEvidence
@@ -31,8 +32,8 @@ from rules_db.trust.rule import Verdict
 
 __all__ = ["AuditLimits", "Evidence", "EvidenceCache", "Found", "SetPart"]
 
-Evidence = tuple[SymbolicEvidence, NumericEvidence, RuntimeEvidence]
-Found = TypeVar("Found", SymbolicEvidence, NumericEvidence, RuntimeEvidence)
+Evidence = tuple[SymbolicEvidence, NumericEvidence, RuntimeEvidence, SizesEvidence]
+Found = TypeVar("Found", SymbolicEvidence, NumericEvidence, RuntimeEvidence, SizesEvidence)
 """What one of the ways found. The class stands in the module that finds it."""
 
 _SET = "rulegen.properties.consistency"
@@ -49,15 +50,22 @@ class AuditLimits:
         samples: typed shapes for the numeric test.
         cases: for the symbolic test.
         runs: samples that onnxruntime is given.
+        steps: typings that the search for a proof at all sizes may ask for.
     """
 
     samples: int = 400
     cases: int = 60
     runs: int = 6
+    steps: int = 200_000
 
     def of(self, kind: type[Found]) -> int:
         """The amount of one kind."""
-        return {SymbolicEvidence: self.cases, NumericEvidence: self.samples, RuntimeEvidence: self.runs}[kind]
+        return {
+            SymbolicEvidence: self.cases,
+            NumericEvidence: self.samples,
+            RuntimeEvidence: self.runs,
+            SizesEvidence: self.steps,
+        }[kind]
 
 
 @dataclass(frozen=True)
@@ -104,8 +112,10 @@ class EvidenceCache:
     def read_all(self, axiom: Axiom) -> Evidence | None:
         """What all ways found of a property; ``None`` where one is missing."""
         symbolic, numeric = self.read(axiom, SymbolicEvidence), self.read(axiom, NumericEvidence)
-        runtime = self.read(axiom, RuntimeEvidence)
-        return None if symbolic is None or numeric is None or runtime is None else (symbolic, numeric, runtime)
+        runtime, sizes = self.read(axiom, RuntimeEvidence), self.read(axiom, SizesEvidence)
+        if symbolic is None or numeric is None or runtime is None or sizes is None:
+            return None
+        return symbolic, numeric, runtime, sizes
 
     def write(self, axiom: Axiom, found: Found) -> None:
         """Records what one way found of a property."""

@@ -10,6 +10,9 @@ Where others move entries, or sum over them, both sides are evaluated on tensors
 each axis of each variable of size 1 or of any size. Sizes that typing needs to be equal are. A condition that can be told of such
 types rules cases out; any other is left out, so that more is proved than is said.
 
+The search counts the typings that it asks for and ends undecided where they are more than it is given: a permutation of four
+axes has thousands of shapes to try, and twenty-four of its like are as many choices of attributes.
+
 It says nothing of attributes, which run through the values of :mod:`rulegen.properties.parameters`, nor of element types. Of
 tensors without entries there is nothing to say.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from mugraph.domains.base import FLOATS, Unsupported
@@ -47,7 +51,7 @@ from rules_db.trust.implied import implied
 from rules_db.trust.properties import Axiom
 from rules_db.trust.rule import Verdict
 
-__all__ = ["holds_everywhere"]
+__all__ = ["SizesEvidence", "validate_everywhere"]
 
 _RANKS = (1, 2, 3, 4)
 """Axes on which operators may act; those before them are the batch."""
@@ -63,9 +67,46 @@ They differ by 1, 2 and 3, as ranks of which one gets new axes. Ranks that condi
 a case of that rank would be thought to be ruled out."""
 
 
-def holds_everywhere(axiom: Axiom) -> bool:
-    """Whether a property is proved for all sizes and ranks; no says nothing of it."""
-    return _of_numbers(axiom) if _is_entrywise(axiom) else _of_places(axiom)
+@dataclass(frozen=True)
+class SizesEvidence:
+    """The outcome of the search for a proof at all sizes and ranks.
+
+    Attributes:
+        everywhere: there is one; no says nothing of the property.
+        decided: whether the search came to its end.
+    """
+
+    everywhere: bool
+    decided: bool = True
+
+
+class _OutOfSteps(Exception):
+    """The search has as many shapes left to try as nobody waits for."""
+
+
+class _Steps:
+    """Typings that a search may still ask for."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self) -> None:
+        """Counts one. Raises _OutOfSteps."""
+        if not self._left:
+            raise _OutOfSteps
+        self._left -= 1
+
+
+def validate_everywhere(axiom: Axiom, steps: int) -> SizesEvidence:
+    """Searches for a proof of a property at all sizes and ranks.
+
+    Args:
+        steps: typings of terms that the search may ask for, a tenth of a millisecond to one each.
+    """
+    try:
+        return SizesEvidence(_of_numbers(axiom) if _is_entrywise(axiom) else _of_places(axiom, _Steps(steps)))
+    except _OutOfSteps:
+        return SizesEvidence(everywhere=False, decided=False)
 
 
 def _of_numbers(axiom: Axiom) -> bool:
@@ -93,13 +134,13 @@ def _one_shape(axiom: Axiom) -> Iterator[Condition]:
         yield from (Condition("fits", (variable, other)) for variable in variables([side]) if variable not in there)
 
 
-def _of_places(axiom: Axiom) -> bool:
-    """The argument of operators that move and sum."""
+def _of_places(axiom: Axiom, steps: _Steps) -> bool:
+    """The argument of operators that move and sum. Raises _OutOfSteps."""
     if not axiom.variables or stated_types(axiom) or quantized_variables(axiom):
         return False
     met = False
     for attrs in attribute_choices(axiom):
-        verdict = _below_some_batch(_Choice(axiom, attrs))
+        verdict = _below_some_batch(_Choice(axiom, attrs, steps))
         if verdict is Verdict.UNKNOWN:
             return False
         met |= verdict is Verdict.PROVED
@@ -133,20 +174,21 @@ def _shapes(name: str, rank: int) -> Iterator[Shape]:
 class _Choice:
     """A property at a choice of attributes, on tensors of any size."""
 
-    def __init__(self, axiom: Axiom, attrs: Mapping[str, AttrValue]) -> None:
-        self._names = axiom.variables
+    def __init__(self, axiom: Axiom, attrs: Mapping[str, AttrValue], steps: _Steps) -> None:
+        self._names, self._steps = axiom.variables, steps
         self._left, self._right = (substitute(side, {}, attrs) for side in (axiom.left, axiom.right))
         stated = [c.substitute({}, attrs) for c in axiom.conditions if not c.guard.of_values]
         self._needed = [c.arguments[0] for c in stated if c.predicate == "typed"]
         self._conditions = [c for c in stated if c.predicate != "typed"]
         self._attrs = attrs
         self._told: dict[tuple[Condition, tuple[Shape, ...]], tuple[tuple[str, str], ...] | None] = {}
+        self._shaped: dict[tuple[tuple[Term, ...], tuple[tuple[str, Shape], ...]], dict[str, Shape] | None] = {}
 
     def verdicts(self, rank: int) -> Iterator[Verdict]:
         """What comes of each case, where operators are thought to act on so many of the last axes: proved, or unknown.
 
         Cases that typing or conditions rule out are left out, as early as some of the variables tell it. Raises BatchTouched
-        where operators act on other axes.
+        where operators act on other axes, and _OutOfSteps.
         """
         order = {name: number for number, name in enumerate(self._names)}
 
@@ -157,6 +199,9 @@ class _Choice:
             return
         parts = [[term for term in walk([root]) if term.inputs] for root in (self._left, self._right)]
         parts += [[term for root in self._needed for term in walk([root]) if term.inputs]]
+        every = range(len(self._names))
+        told = [[[term for term in of if last([term]) == at] for of in parts] for at in every]
+        asked = [[c for c in self._conditions if last(c.terms()) == at] for at in every]
         count = 0
 
         def extend(shapes: dict[str, Shape], at: int, ill: tuple[bool, bool]) -> Iterator[Verdict]:
@@ -169,12 +214,10 @@ class _Choice:
             for shape in _shapes(self._names[at], rank):
                 count += 1
                 if count > _MOST_CASES:
-                    yield Verdict.UNKNOWN
-                    return
+                    raise _OutOfSteps
                 given = {**shapes, self._names[at]: shape}
-                left, right, stated = ([term for term in of if last([term]) == at] for of in parts)
-                now = [c for c in self._conditions if last(c.terms()) == at]
-                if any(self._is_false(c, given) for c in now):
+                left, right, stated = told[at]
+                if any(self._is_false(c, given) for c in asked[at]):
                     continue
                 wrong = (ill[0] or self._is_wrong(left, given), ill[1] or self._is_wrong(right, given))
                 if all(wrong) or self._is_wrong(stated, given):
@@ -245,7 +288,7 @@ class _Choice:
         if condition.predicate not in _EQUALITIES or True in answers:
             return ()
         try:
-            sizes = [size for type_ in infer_types(condition.terms(), given).values() for size in type_.shape]
+            sizes = [size for type_ in self._inferred(condition.terms(), given).values() for size in type_.shape]
         except (ValueError, Undecided):
             return ()
         plain = {plain_symbol(size) for size in sizes if size != 1}
@@ -283,6 +326,20 @@ class _Choice:
         for counts in itertools.product(_BATCH_AXES, repeat=len(batched)):
             yield self._types(shapes, dict(zip(batched, counts, strict=True)))
 
+    def _inferred(self, roots: Sequence[Term], types: Mapping[str, TensorType]) -> dict[Term, TensorType]:
+        """As :func:`mugraph.ops.interp.infer_types`, counted. Raises _OutOfSteps too."""
+        self._steps.take()
+        return infer_types(roots, types)
+
+    def _may_be_typed(self, roots: Sequence[Term], types: Mapping[str, TensorType]) -> bool:
+        try:
+            self._inferred(roots, types)
+        except ValueError:
+            return False
+        except Undecided:
+            pass
+        return True
+
     def _typed(self, roots: Sequence[Term], shapes: Mapping[str, Shape]) -> dict[str, Shape] | None:
         """The shapes with what must be equal for terms to be well-typed; ``None`` where they are not.
 
@@ -290,12 +347,19 @@ class _Choice:
             Undecided: it depends on sizes otherwise.
             BatchTouched: leading axes meet others.
         """
+        key = (tuple(roots), tuple(shapes.items()))
+        if key not in self._shaped:
+            self._shaped[key] = self._equated_where_typed(roots, shapes)
+        return self._shaped[key]
+
+    def _equated_where_typed(self, roots: Sequence[Term], shapes: Mapping[str, Shape]) -> dict[str, Shape] | None:
+        """What :meth:`_typed` remembers."""
         current = dict(shapes)
         while True:
             try:
-                infer_types(roots, self._types(current))
+                self._inferred(roots, self._types(current))
             except ValueError:
-                if any(_may_be_typed(roots, types) for types in self._all_types(roots, current)):
+                if any(self._may_be_typed(roots, types) for types in self._all_types(roots, current)):
                     raise BatchTouched("as many leading axes as others have axes") from None
                 return None
             except Unequal as problem:
@@ -310,13 +374,13 @@ class _Choice:
 
     def _of_types(self, condition: Condition, types: Mapping[str, TensorType]) -> bool | None:
         def type_of(term: Term) -> TensorType:
-            return types[term.name] if term.is_var else infer_types([term], types)[term]
+            return types[term.name] if term.is_var else self._inferred([term], types)[term]
 
         return condition.holds(Facts(type_of, lambda term: Range.top(), binding_of(self._attrs), least=1))
 
     def _is_proved(self, shapes: Mapping[str, Shape]) -> bool:
         """Whether both sides have one type and equal entries."""
-        types = infer_types([self._left, self._right], self._types(shapes))
+        types = self._inferred([self._left, self._right], self._types(shapes))
         if types[self._left] != types[self._right]:
             return False
         domain = SizeFree()
@@ -331,9 +395,11 @@ class _Choice:
         stated = [*self._needed, *(term for condition in self._conditions for term in condition.terms())]
         for types in self._all_types([*sides, *stated], shapes):
             ruled_out = any(self._of_types(condition, types) is False for condition in self._conditions)
-            if ruled_out or not (_may_be_typed(self._needed, types) and any(_may_be_typed([side], types) for side in sides)):
+            if ruled_out or not (
+                self._may_be_typed(self._needed, types) and any(self._may_be_typed([side], types) for side in sides)
+            ):
                 continue
-            inferred = infer_types(sides, types)
+            inferred = self._inferred(sides, types)
             if inferred[self._left] != inferred[self._right]:
                 return False
         return True
@@ -344,16 +410,6 @@ def _sized(types: Mapping[str, TensorType], binding: Mapping[str, Dim]) -> dict[
     others = {name: 2 for t in types.values() for dim in t.shape if isinstance(dim, SymDim) for name in dim.symbols()}
     whole: dict[str, Dim] = {**others, **binding}
     return {name: type_.at(whole) for name, type_ in types.items()}
-
-
-def _may_be_typed(roots: Sequence[Term], types: Mapping[str, TensorType]) -> bool:
-    try:
-        infer_types(roots, types)
-    except ValueError:
-        return False
-    except Undecided:
-        pass
-    return True
 
 
 def _equated(shapes: Mapping[str, Shape], one: Dim, other: Dim) -> dict[str, Shape] | None:

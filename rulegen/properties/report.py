@@ -1,10 +1,11 @@
-"""Validation of operator properties four ways, and the report of it (TASO, section 4 and table 2).
+"""Validation of operator properties five ways, and the report of it (TASO, section 4 and table 2).
 
 1. *Symbolic*: both sides as polynomials over their inputs' entries, on every case of :mod:`rulegen.properties.cases`; where the
    canonical forms differ Z3 decides entry by entry (:mod:`rulegen.properties.scalars`).
 2. *Numeric*: hundreds of sampled typed shapes, in floats and two finite fields (:mod:`rulegen.properties.validate`).
 3. *In the runtime*: both sides as models that onnxruntime runs (:mod:`rulegen.properties.runtime`).
-4. *As a set*: no false equation of small random terms follows (:mod:`rulegen.properties.consistency`), and which properties
+4. *At all sizes*: an argument that needs no cases, or none that is found (:mod:`rulegen.properties.everywhere`).
+5. *As a set*: no false equation of small random terms follows (:mod:`rulegen.properties.consistency`), and which properties
    follow from the others.
 
 A property stands that is proved on enough cases, or that is tested on enough samples where Z3 decides nothing; one that is never
@@ -27,10 +28,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rulegen.properties.cache import AuditLimits, Evidence, EvidenceCache, Found, SetPart
+from rulegen.properties.cache import AuditLimits, EvidenceCache, Found, SetPart
 from rulegen.properties.cases import shape_of
 from rulegen.properties.consistency import TypedSide, inconsistencies, lemmas, sides_of
-from rulegen.properties.everywhere import holds_everywhere
+from rulegen.properties.everywhere import SizesEvidence, validate_everywhere
 from rulegen.properties.runtime import RuntimeEvidence, validate_in_runtime
 from rulegen.properties.symbolic import SymbolicEvidence, validate_symbolically
 from rulegen.properties.validate import LEAST_HITS, NumericEvidence, validate_numerically
@@ -49,6 +50,9 @@ __all__ = [
     "recorded",
     "standing",
 ]
+
+_OnCases = tuple[SymbolicEvidence, NumericEvidence, RuntimeEvidence]
+"""What is found of a property on cases, samples and runs."""
 
 LEAST_CASES = 8
 """Cases on which a property must have been examined, unless it has no more."""
@@ -69,8 +73,8 @@ class Standing(StrEnum):
     """Contradicted by a case, a sample or onnxruntime."""
 
 
-def standing(axiom: Axiom, evidence: Evidence) -> Standing:
-    """What the evidence for a property amounts to."""
+def standing(axiom: Axiom, evidence: _OnCases) -> Standing:
+    """What the evidence for a property on cases, samples and runs amounts to."""
     symbolic, numeric, runtime = evidence
     if symbolic.verdict == Verdict.REFUTED or numeric.counterexample or runtime.counterexample:
         return Standing.REFUTED
@@ -87,7 +91,6 @@ class PropertyRecord:
     """A row of the report.
 
     Attributes:
-        everywhere: whether it is proved at all sizes and ranks (:mod:`rulegen.properties.everywhere`).
         lemma: whether the other properties derive it; ``None`` where that was not asked.
         needed_by: rules whose certificates cite it.
     """
@@ -99,8 +102,8 @@ class PropertyRecord:
     symbolic: SymbolicEvidence
     numeric: NumericEvidence
     runtime: RuntimeEvidence
+    sizes: SizesEvidence
     standing: Standing
-    everywhere: bool
     lemma: bool | None
     needed_by: int
 
@@ -108,6 +111,11 @@ class PropertyRecord:
     def stands(self) -> bool:
         """Whether it is proved, or tested as far as is asked."""
         return self.standing in (Standing.PROVED, Standing.TESTED)
+
+    @property
+    def proved_at(self) -> str:
+        """At which sizes it is known to hold, in a word; of the undecided ones it is known as far as of the bounded."""
+        return "all" if self.sizes.everywhere else "bounded" if self.sizes.decided else "not decided"
 
     @property
     def why(self) -> str:
@@ -147,7 +155,7 @@ class PropertiesReport:
             record.name: {
                 "digest": record.digest,
                 "standing": record.standing,
-                "sizes": "all" if record.everywhere else "bounded",
+                "sizes": record.proved_at,
                 "cases": record.symbolic.cases,
                 "all_cases": record.symbolic.exhaustive,
                 "samples": record.numeric.hits,
@@ -194,31 +202,39 @@ def properties_report(
         processes: that share the work; with 1 it is done in this one.
         as_a_set: whether to look, after that, for false consequences and for properties that follow from the others.
         folder: of the cache; ``properties`` in the user's cache where left out.
-        progress: called with the number of steps done and of all: properties, and parts of the questions about the set.
+        progress: called with the number of steps done and of all: properties on cases and at all sizes, and parts of the
+            questions about the set.
     """
     axioms = load_axioms() if axioms is None else axioms
     cache = EvidenceCache(cache_folder() / "properties" if folder is None else folder, limits or AuditLimits())
     parts = _parts(axioms) if as_a_set else []
-    evidence_of: dict[str, Evidence] = {}
+    on_cases: dict[str, _OnCases] = {}
+    sizes: dict[str, SizesEvidence] = {}
     pending = []
     for axiom in axioms.values():
         evidence = cache.read_all(axiom)
         if evidence is None:
             pending.append(axiom)
         else:
-            evidence_of[axiom.name] = evidence
+            *_, sizes[axiom.name] = evidence
+            on_cases[axiom.name] = evidence[:3]
     answers = {part: found for part in parts if (found := cache.read_part(axioms, part)) is not None}
     unanswered = [part for part in parts if part not in answers]
     with _workers(processes if len(pending) + len(unanswered) >= 4 else 1) as pool:
 
         def told() -> None:
             if progress is not None:
-                progress(len(evidence_of) + len(answers), len(axioms) + len(parts))
+                progress(len(on_cases) + len(sizes) + len(answers), 2 * len(axioms) + len(parts))
 
         told()
         batches = _batches(pending) if processes > 1 else [[axiom] for batch in _batches(pending) for axiom in batch]
-        for task in as_completed([pool.submit(_examine, batch, cache) for batch in batches]):
-            evidence_of |= task.result()
+        examining = [pool.submit(_examine, batch, cache) for batch in batches]
+        sizing = [pool.submit(_sized, axiom, cache) for axiom in pending]  # each by itself, since some take half a minute
+        for examined in as_completed(examining):
+            on_cases |= examined.result()
+            told()
+        for sized in as_completed(sizing):
+            sizes |= sized.result()
             told()
         for question in (_LEMMAS, _INCONSISTENT):  # lemmas need no sides, which take minutes: they are kept before
             asked = [part for part in unanswered if part.question == question]
@@ -236,9 +252,9 @@ def properties_report(
                 axiom.family,
                 str(axiom),
                 axiom.digest,
-                *evidence_of[axiom.name],
-                standing(axiom, evidence_of[axiom.name]),
-                holds_everywhere(axiom),
+                *on_cases[axiom.name],
+                sizes[axiom.name],
+                standing(axiom, on_cases[axiom.name]),
                 axiom.name in derived if as_a_set else None,
                 cited[axiom.name],
             )
@@ -248,24 +264,30 @@ def properties_report(
     )
 
 
-def _examine(axioms: Sequence[Axiom], cache: EvidenceCache) -> dict[str, Evidence]:
-    """Finds and records the evidence for some properties, each as it comes."""
+def _found(cache: EvidenceCache, axiom: Axiom, kind: type[Found], examine: Callable[[Axiom, int], Found]) -> Found:
+    """What one way finds of a property, which is recorded; what it found before, where that is known."""
+    known = cache.read(axiom, kind)
+    if known is None:
+        known = examine(axiom, cache.limits.of(kind))
+        cache.write(axiom, known)
+    return known
 
-    def found(axiom: Axiom, kind: type[Found], examine: Callable[[Axiom, int], Found]) -> Found:
-        known = cache.read(axiom, kind)
-        if known is None:
-            known = examine(axiom, cache.limits.of(kind))
-            cache.write(axiom, known)
-        return known
 
+def _examine(axioms: Sequence[Axiom], cache: EvidenceCache) -> dict[str, _OnCases]:
+    """Finds and records the evidence for some properties on cases, each as it comes."""
     return {
         axiom.name: (
-            found(axiom, SymbolicEvidence, validate_symbolically),
-            found(axiom, NumericEvidence, validate_numerically),
-            found(axiom, RuntimeEvidence, validate_in_runtime),
+            _found(cache, axiom, SymbolicEvidence, validate_symbolically),
+            _found(cache, axiom, NumericEvidence, validate_numerically),
+            _found(cache, axiom, RuntimeEvidence, validate_in_runtime),
         )
         for axiom in axioms
     }
+
+
+def _sized(axiom: Axiom, cache: EvidenceCache) -> dict[str, SizesEvidence]:
+    """Finds and records at which sizes a property is proved."""
+    return {axiom.name: _found(cache, axiom, SizesEvidence, validate_everywhere)}
 
 
 _LEMMAS, _INCONSISTENT = "lemmas", "inconsistent"

@@ -21,6 +21,7 @@ from rewriter.run import accept
 from rewriter.run.accept import Acceptance, JudgedOutputs, Miss, NondeterministicModel
 from rewriter.run.probes import InputProbe
 from rewriter.runtime_env import RuntimeFailure, new_session
+from rules_db.library import shipped_rules
 from tests.support.graphs import NEGATION
 
 FEED = {"x": np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)}
@@ -112,6 +113,67 @@ def test_a_candidate_that_cannot_be_evaluated_does_not_run(tmp_path: Path) -> No
     assert acceptance.judge_outputs(Evaluated(true, true.graph)).miss is None
     with pytest.raises(RuntimeFailure, match="the file declares 'z'"):
         acceptance.judge_outputs(Evaluated(false, false.graph))
+
+
+_HALVES = """<ir_version: 10, opset_import: ["" : 20]> g (float16[64, 64] x, float16[64, 64] w) => (float[64, 64] y) {{
+    a = MatMul(x, w) b = Mul(a, a) c = MatMul(b, w) d = {0}(c, a) y = Cast<to=1>(d) }}"""
+
+
+class _Run:
+    """Gives what an evaluation gives that rounds every value to its own type, a little off."""
+
+    def __init__(self, model: Any, error: float) -> None:
+        self.evaluated, self.error = Evaluated(model, model.graph), error
+
+    def run(self, names: None, feed: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return [array * np.float32(1 + self.error) for array in self.evaluated.run(names, feed)]
+
+
+def test_halves_are_compared_as_a_device_that_is_not_here_rounds_them(tmp_path: Path) -> None:
+    """The CPU provider computes the whole original in single precision: every candidate that rounds anywhere was refused."""
+    right, wrong = (load(parse_model(_HALVES.format(op))) for op in ("Add", "Sub"))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parse_model(_HALVES.format("Add")).SerializeToString())
+    generator = np.random.default_rng(0)
+    feed = {name: generator.normal(size=(64, 64)).astype(np.float16) / np.float16(8) for name in "xw"}
+    acceptance = Acceptance(right, path, [feed], "cpu")
+    assert acceptance.own_error().relative_l2 < 1e-6
+    assert acceptance.judge_outputs(_Run(right, 0.0)).miss is not None
+    judged = acceptance.judge_elsewhere(_Run(right, 0.0), right.graph)
+    assert judged.miss is None and 1e-5 < judged.errors[0].relative_l2 < 1e-3 and judged.beside == judged.errors[0]
+    assert acceptance.judge_elsewhere(_Run(right, 3e-3), right.graph).miss is not None
+    assert acceptance.judge_elsewhere(_Run(wrong, 0.0), wrong.graph).miss is not None
+    assert acceptance.judge_elsewhere(_Run(right, 0.0), wrong.graph).miss is not None, "it is wrong as it means to round"
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_result_that_rounds_as_a_device_does_is_written_for_one_that_is_not_here(tmp_path: Path) -> None:
+    """Neighbouring normalisations are in half precision on the CPU provider too, what they are written for here is not."""
+    constants = [("two", np.array(2.0)), ("eps", np.array(1e-5)), ("g", np.linspace(0.5, 1.5, 64))]
+    normalised = """
+        p{0} = Pow({1}, two) m{0} = ReduceMean<axes=[-1], keepdims=1>(p{0}) e{0} = Add(m{0}, eps) s{0} = Sqrt(e{0})
+        q{0} = Reciprocal(s{0}) u{0} = Mul({1}, q{0}) z{0} = Mul(g, u{0}) b{0} = MatMul(z{0}, w) h{0} = Add({1}, b{0})"""
+    body = "".join(normalised.format(number, f"h{number - 1}" if number else "x") for number in range(3))
+    model = parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float16[16,64] x, float16[64,64] w) => (float[16,64] y) {{ {body} y = Cast<to=1>(h2) }}""")
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array.astype(np.float16), name) for name, array in constants)
+    onnx.save(model, tmp_path / "m.onnx")
+    rules = [rule for rule in shipped_rules() if rule.id == "8322948d240103f1"]
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "out.onnx", rules=rules, device="h200", kernels=False, deterministic=True)
+    assert outcome.improved and not outcome.dropped and outcome.error_after.relative_l2 > 10 * outcome.error_before.relative_l2
+    assert [note for note in outcome.notes if "with every value rounded to its own type" in note]
+
+
+def test_halves_that_overflow_on_a_device_allow_nothing(tmp_path: Path) -> None:
+    """The CPU provider has no infinity there; the reference has none either."""
+    model = load(parse_model(_HALVES.format("Add")))
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parse_model(_HALVES.format("Add")).SerializeToString())
+    feed = {name: np.full((64, 64), 8, np.float16) for name in "xw"}
+    acceptance = Acceptance(model, path, [feed], "cpu")
+    assert acceptance.own_error().relative_l2 < 1e-6
+    assert acceptance.judge_elsewhere(_Run(model, 0.0), model.graph).miss is not None
 
 
 class _Off:

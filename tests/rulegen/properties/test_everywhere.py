@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rulegen.properties.everywhere import holds_everywhere
+from rulegen.properties.cache import AuditLimits
+from rulegen.properties.everywhere import SizesEvidence, validate_everywhere
 from rules_db.trust.properties import Axiom, parse_axioms
 from tests.support.properties import AXIOMS
 
@@ -18,12 +19,12 @@ def one(text: str) -> Axiom:
     "name", ["add.associative", "mul.add", "max.absorb", "or.associative", "less.both", "exp.add", "where.not"]
 )
 def test_entrywise_properties_hold_everywhere(name: str) -> None:
-    assert holds_everywhere(AXIOMS[name])
+    assert validate_everywhere(AXIOMS[name], AuditLimits().steps).everywhere
 
 
 @pytest.mark.parametrize("name", ["expand.expand", "mod.mod", "less.irreflexive", "cast.same", "split.first", "reshape.reshape"])
 def test_of_others_nothing_is_said(name: str) -> None:
-    assert not holds_everywhere(AXIOMS[name])
+    assert not validate_everywhere(AXIOMS[name], AuditLimits().steps).everywhere
 
 
 @pytest.mark.parametrize(
@@ -36,4 +37,11 @@ def test_of_others_nothing_is_said(name: str) -> None:
     ],
 )
 def test_a_false_one_does_not(text: str) -> None:
-    assert not holds_everywhere(one(text))
+    assert not validate_everywhere(one(text), AuditLimits().steps).everywhere
+
+
+def test_a_search_ends_undecided_where_it_is_long() -> None:
+    """The search of a transposition of four axes beside another operand took minutes, each time an audit ended."""
+    assert validate_everywhere(AXIOMS["matmul.associative"], 50) == SizesEvidence(everywhere=False, decided=False)
+    assert validate_everywhere(AXIOMS["matmul.associative"], AuditLimits().steps) == SizesEvidence(everywhere=True)
+    assert validate_everywhere(AXIOMS["expand.expand"], AuditLimits().steps) == SizesEvidence(everywhere=False)

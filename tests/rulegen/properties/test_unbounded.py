@@ -15,7 +15,8 @@ from mugraph.domains.symbolic import Poly
 from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import SymDim, symbol
 from mugraph.terms.text import parse_term
-from rulegen.properties.everywhere import holds_everywhere
+from rulegen.properties.cache import AuditLimits
+from rulegen.properties.everywhere import validate_everywhere
 from rulegen.properties.unbounded import BATCHES, BatchTouched, SizeFree
 from rules_db.trust.properties import parse_axioms
 from tests.support.properties import AXIOMS
@@ -147,7 +148,7 @@ def test_what_is_taken_of_a_tensor_of_any_size() -> None:
     ],
 )
 def test_properties_of_movements_reductions_and_products_hold_everywhere(name: str) -> None:
-    assert holds_everywhere(AXIOMS[name])
+    assert validate_everywhere(AXIOMS[name], AuditLimits().steps).everywhere
 
 
 @pytest.mark.parametrize(
@@ -171,11 +172,11 @@ def test_properties_of_movements_reductions_and_products_hold_everywhere(name: s
 )
 def test_what_is_false_at_some_size_or_rank_does_not(text: str) -> None:
     (axiom,) = parse_axioms(text, "test")
-    assert not holds_everywhere(axiom)
+    assert not validate_everywhere(axiom, AuditLimits().steps).everywhere
 
 
 @pytest.mark.parametrize("rank", range(2, 6))
 def test_no_rank_that_a_condition_names_is_left_out(rank: int) -> None:
     """A rank that no number of leading axes gave was thought to be ruled out, and with it the whole property."""
     (axiom,) = parse_axioms(f"a: Transpose[perm=(1,0)](Transpose[perm=(1,0)](x)) = x when rank(x, {rank})", "test")
-    assert holds_everywhere(axiom)
+    assert validate_everywhere(axiom, AuditLimits().steps).everywhere
