@@ -217,17 +217,18 @@ static int panel_slabs_$parts(int by_tiles, float *c, int64_t c_m, const float *
                     const int64_t start = 32 * height, tall = high - start < 32 ? high - start : 32, tiles = (tall + 15) / 16;
                     const uint32_t *const tile = stripes + 2 * height * stripe + left_unit * PART_LEFT_$parts;
                     const int64_t share = height * $shares / heights, shares = (height + 1) * $shares / heights - share;
-                    const int whole = part_multiply(rows_ranges[height], range);
+                    const int in_parts = part_multiply(rows_ranges[height], range);
                     /* as many steps as a slab has are one sum; more have some of their own, so that errors do not grow */
                     const int is_full = width == PANEL && tall == 16 * tiles;
-                    const int add = by_tiles && whole && is_full && first + count <= PART_SLAB_$parts;
-                    all_by_tiles &= whole;
+                    const int add = by_tiles && in_parts && is_full && first + count <= PART_SLAB_$parts;
+                    all_by_tiles &= in_parts;
                     for (int64_t unit = 0, some; unit < count; unit += some) {
-                        some = whole || count - unit < PART_PIECE_$parts ? count - unit : PART_PIECE_$parts;
+                        some = in_parts || count - unit < PART_PIECE_$parts ? count - unit : PART_PIECE_$parts;
                         const struct part_range *const of_rows = left_ranges + height * stripe + unit;
                         const uint32_t *const units_here = here + unit * PART_UNIT_$parts;
                         float *const to = c + (top + start) * c_m + n;
-                        if (whole || part_multiply(part_of_rows(of_rows, stripe, tiles, some), part_over(ranges + unit, some))) {
+                        if (in_parts
+                            || part_multiply(part_of_rows(of_rows, stripe, tiles, some), part_over(ranges + unit, some))) {
                             const uint32_t *const ahead = next + unit * PART_UNIT_$parts + share * $share;
                             matrix_tiles_$parts[tiles](tile + unit * PART_LEFT_$parts, stripe, units_here, add ? to : sums,
                                                  add ? c_m : PANEL, add, 16 * some, ahead, shares);
