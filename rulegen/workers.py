@@ -18,7 +18,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
@@ -159,7 +159,7 @@ class Processes(UnitWorkers):
 
     def __init__(self, jobs: int) -> None:
         self.count = jobs
-        self._unfinished = set[Future[Any]]()
+        self._unfinished, self._ended = set[Future[Any]](), threading.Event()
         self._pool: ProcessPoolExecutor | None = None
         self._before: list[ProcessPoolExecutor] = []
 
@@ -179,7 +179,7 @@ class Processes(UnitWorkers):
                 for place in places:
                     futures[place] = future = pool.submit(function, units[place])
                     self._unfinished.add(future)
-                    future.add_done_callback(self._unfinished.discard)
+                    future.add_done_callback(self._end)
         return pool, futures
 
     def _given(
@@ -210,10 +210,14 @@ class Processes(UnitWorkers):
     def _awaited(self, future: Future[_R]) -> _R:
         """The result of a unit; others are asked for while it is not there and processes would have nothing to do."""
         while not future.done():
-            if self.wants(0) and self.supply():
-                continue
-            wait([future, *self._unfinished], return_when=FIRST_COMPLETED)
+            self._ended.clear()
+            if not (self.wants(0) and self.supply()) and not future.done():
+                self._ended.wait()
         return future.result()
+
+    def _end(self, future: Future[Any]) -> None:
+        self._unfinished.discard(future)
+        self._ended.set()
 
     @property
     def unfinished(self) -> int:
@@ -221,6 +225,7 @@ class Processes(UnitWorkers):
         return len(self._unfinished)
 
     def wants(self, under_way: int) -> bool:
+        """As above, by what processes have to do: what is done and not taken keeps none of them busy."""
         return self.unfinished < _QUEUED * self.count
 
     def _started(self) -> ProcessPoolExecutor:
@@ -231,12 +236,13 @@ class Processes(UnitWorkers):
 
     def refresh(self) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=False)  # its processes end when they have done what was asked of them
-            self._before.append(self._pool)
+            self._before.append(self._pool)  # its processes do what was asked of them, and end with the others
             self._pool = None
 
     def close(self) -> None:
         self.refresh()
+        for future in tuple(self._unfinished):
+            future.cancel()
         for pool in self._before:
             pool.shutdown(wait=True, cancel_futures=True)
         self._before.clear()

@@ -118,6 +118,7 @@ class Outcome:
         kernels: custom kernels that the written model holds.
         cleaned: the written model is cleaned up: the original without what no run needs, or made of that.
         domains: operator sets beside ai.onnx that the written model needs.
+        shared_buffers: inputs of the written model, each with an output that may be bound to the same buffer.
         before, after: what the original and the written model take beside time; ``None`` where that was not measured.
         message: why the original was kept, where it was.
         fault: the internal error that ended the run early, where one did: the original was written.
@@ -149,6 +150,7 @@ class Outcome:
     kernels: int = 0
     cleaned: bool = False
     domains: tuple[str, ...] = ()
+    shared_buffers: Mapping[str, str] = field(default_factory=dict)
     before: ModelFootprint | None = None
     after: ModelFootprint | None = None
     fired: tuple[Fired, ...] = ()
@@ -235,7 +237,7 @@ class Outcome:
 
 _VOLATILE = (
     *("model", "output", "fault", "seconds", "file_notes", "explanations", "cached_verdict", "tried"),
-    *("cleaned", "domains", "before", "after"),
+    *("cleaned", "domains", "shared_buffers", "before", "after"),
 )
 """Fields that are each run's own."""
 

@@ -18,7 +18,7 @@ from mugraph.terms.shape import ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, make, substitute, var, walk
 from rewriter.kernels.text.analysis import updates
 
-__all__ = ["note_on_shared_buffers", "shared_buffers"]
+__all__ = ["named_buffers", "note_on_shared_buffers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,21 @@ class _Overwriting:
     told: tuple[object, ...]
 
 
-def note_on_shared_buffers(graph: Graph) -> Iterator[str]:
+def note_on_shared_buffers(pairs: Mapping[str, str]) -> Iterator[str]:
     """A line where inputs and outputs may be one buffer."""
-    pairs, names = shared_buffers(graph), graph.tables.names
-    for value, output in list(pairs.items())[:1]:
-        others = f", and so may {len(pairs) - 1} other pairs" if len(pairs) > 1 else ""
-        yield f"'{names[value]}' and '{names[output]}' may be bound to one buffer{others}"
+    for name, output in list(pairs.items())[:1]:
+        count = len(pairs) - 1
+        others = f", and so may {count} other pair{'s' * (count > 1)}, which --json names" if count else ""
+        yield f"'{name}' and '{output}' may be bound to one buffer{others}"
 
 
-def shared_buffers(graph: Graph) -> dict[int, int]:
+def named_buffers(graph: Graph) -> dict[str, str]:
+    """The names of inputs of a model, each with that of an output that may have its buffer."""
+    names = graph.tables.names
+    return {str(names[value]): str(names[output]) for value, output in _shared(graph).items()}
+
+
+def _shared(graph: Graph) -> dict[int, int]:
     """Inputs of a graph, each with an output that may have its buffer."""
     if not any(_may_update(graph, value) for value in graph.outputs):
         return {}

@@ -7,6 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from mugraph.files import Draft, Scratch, destination, is_device, same_file
@@ -14,7 +15,7 @@ from mugraph.onnx import Model, Saved, copy
 from rewriter.run.decision import Decision, Footprints, written
 from rewriter.run.footprint import ModelFootprint, measured, on_disk
 from rewriter.run.outcome import Outcome
-from rewriter.run.shared_buffers import note_on_shared_buffers
+from rewriter.run.shared_buffers import named_buffers, note_on_shared_buffers
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
 
@@ -119,11 +120,12 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
             saved = bench.kernels.save(
                 decision.graph, task.output, folder, whole=as_it_came, drafted=None if as_it_came else drafted
             )
-    bench.notes.tell(*_about_files(task, saved), *note_on_shared_buffers(decision.graph))
+        shared = named_buffers(decision.graph)
+    bench.notes.tell(*_about_files(task, saved), *note_on_shared_buffers(shared))
     with bench.clock.lap("load"):
         is_awaited = not (decision.outcome.cached_verdict or decision.is_interrupted)
         footprints = _footprints(bench, before, saved, is_awaited)
-    return written(bench, decision, saved, footprints)
+    return replace(written(bench, decision, saved, footprints), shared_buffers=shared)
 
 
 def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, is_awaited: bool) -> Footprints:

@@ -229,7 +229,7 @@ def properties_report(
         told()
         batches = _batches(pending) if processes > 1 else [[axiom] for batch in _batches(pending) for axiom in batch]
         examining = [pool.submit(_examine, batch, cache) for batch in batches]
-        sizing = [pool.submit(_sized, axiom, cache) for axiom in pending]  # each by itself, since some take half a minute
+        sizing = [pool.submit(_sized, axiom, cache) for axiom in pending]  # each by itself, since some take a minute
         for examined in as_completed(examining):
             on_cases |= examined.result()
             told()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import socket
@@ -47,6 +48,15 @@ if __name__ == "__main__":
 
 def doubled(number: int) -> int:
     return 2 * number
+
+
+def noted(unit: tuple[int, str]) -> int:
+    """Takes a while, and notes that it was done."""
+    number, folder = unit
+    time.sleep(0.05)
+    with (Path(folder) / "done").open("a") as file:
+        file.write(".")
+    return number
 
 
 def once_deadly(unit: tuple[int, str]) -> int:
@@ -134,6 +144,19 @@ def test_who_waits_asks_for_more_before_processes_have_nothing_to_do() -> None:
             assert list(results) == [11, 12, 13, 14] and 2 <= len(further) <= 4
         asked = len(further)
         assert [next(each) for each in further] == list(range(asked)) and len(further) == asked
+
+
+def test_behind_the_end_nothing_is_done_and_no_process_is_left(tmp_path: Path) -> None:
+    """Neither of what was asked for and not taken nor of those that were forked before."""
+    before = multiprocessing.active_children()
+    with open_workers(2) as workers:
+        assert list(workers.map(doubled, [1, 2])) == [2, 4]
+        workers.refresh()
+        first = next(workers.map(noted, [(number, str(tmp_path)) for number in range(40)]))
+    done = (tmp_path / "done").read_text()
+    assert first == 0 and multiprocessing.active_children() == before
+    time.sleep(0.3)
+    assert (tmp_path / "done").read_text() == done and len(done) < 20
 
 
 def test_a_killed_process_costs_what_it_was_at(tmp_path: Path) -> None:

@@ -18,12 +18,24 @@ from mugraph.blocks.schedule import MOST_PARTS, Schedule
 from mugraph.blocks.statements import Accumulate, Compute, Dot, Load, next_power
 from mugraph.terms.shape import DataType, Undecided, evaluate_dim
 
-__all__ = ["PANELS_STACK", "SECOND_CACHE", "STACK", "blocks_a_thread", "cpu_schedules"]
+__all__ = [
+    "PANELS_STACK",
+    "SECOND_CACHE",
+    "SLAB_UNITS",
+    "STACK",
+    "STACK_UNITS",
+    "STRIPE_ROWS",
+    "UNIT_STEPS",
+    "blocks_a_thread",
+    "cpu_schedules",
+]
 
 STACK = 256 << 10
 """Bytes of tiles that a function may have on the stack of the thread that runs it."""
 PANELS_STACK = 44 << 10
 """Of which a product with stored weights has so many for itself, at most."""
+UNIT_STEPS, STRIPE_ROWS, SLAB_UNITS, STACK_UNITS = 32, 16, 24, 32
+"""Of numbers in parts: steps of a unit, rows of a stripe, units of a slab, and units of stripes that the stack has room for."""
 SECOND_CACHE = 1 << 20
 """Bytes of a second cache, where the processor does not say."""
 
@@ -45,8 +57,6 @@ _PANEL_LONG, _PANEL_ROWS, _PANEL_LOOP = (64, 128, 256, 512, 1024), (16, 32, 64, 
 """Of sums of products with stored weights."""
 _PARTS_LOOP = (128, 512, 1024)
 """Of their loop where numbers are in parts."""
-_UNIT_STEPS, _STRIPE_ROWS, _SLAB_UNITS, _STACK_UNITS = 32, 16, 24, 32
-"""Of numbers in parts: steps of a unit, rows of a stripe, units of a slab, and units of stripes that the stack has room for."""
 _PAD = 16
 """Entries by which rows of a tile may be longer."""
 
@@ -233,11 +243,11 @@ class _PanelProduct:
         """
         rows, columns, steps = self._tiles(schedule)
         high, wide, deep = self.sizes[self.rows], self.sizes[self.columns], self.sizes[self.loop]
-        room, apart = _STACK_UNITS // -(-rows // _STRIPE_ROWS), _APART_HERE
+        room, apart = STACK_UNITS // -(-rows // STRIPE_ROWS), _APART_HERE
         if columns < wide:
-            room, apart = _SLAB_UNITS, _APART_ONCE if _part_bytes(high, deep) <= second_cache else _APART_AWAY
+            room, apart = SLAB_UNITS, _APART_ONCE if _part_bytes(high, deep) <= second_cache else _APART_AWAY
         comes = _PANEL_NEAR if 2 * _part_bytes(deep, wide) <= second_cache else _PANEL_COMES
-        return 1 + comes / rows + _ADDED / min(room, -(-steps // _UNIT_STEPS)) + _CALL / steps + apart / wide
+        return 1 + comes / rows + _ADDED / min(room, -(-steps // UNIT_STEPS)) + _CALL / steps + apart / wide
 
     def _stack(self, schedule: Schedule) -> int:
         """Bytes of sums, and of operands that are computed, about."""

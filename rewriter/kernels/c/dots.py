@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from mugraph.blocks.statements import Dot, Load, View
 from mugraph.terms.shape import DataType, Dim
 from mugraph.terms.term import var
+from rewriter.cost.schedules.cpu import STRIPE_ROWS
 from rewriter.kernels.c.lines import times
 from rewriter.kernels.c.nests import Nests
 from rewriter.kernels.c.panels import (
@@ -23,7 +24,6 @@ from rewriter.kernels.c.panels import (
     plain_axes,
     reads_panels,
 )
-from rewriter.kernels.c.parts import STRIPE_ROWS
 from rewriter.kernels.c.splits import Split, Splits
 from rewriter.kernels.c.steps import Group, Let, Product, Step, Turned
 from rewriter.kernels.text.places import Places

@@ -24,25 +24,24 @@ from __future__ import annotations
 from functools import cache
 from string import Template
 
+from rewriter.cost.schedules.cpu import SLAB_UNITS, STACK_UNITS, STRIPE_ROWS, UNIT_STEPS
 from rewriter.kernels.c.compile import LEVELS
 from rewriter.kernels.c.tiles import SHARE, TILE_ASKS, PartPair, TileLayout, TileTarget, matrix_tiles
 
-__all__ = ["MATRIX", "STRIPE_ROWS", "TERMS", "UNIT_NUMBERS", "parts_bytes", "parts_text", "ranges_text", "split_words"]
+__all__ = ["MATRIX", "TERMS", "UNIT_NUMBERS", "parts_bytes", "parts_text", "ranges_text", "split_words"]
 
 MATRIX = TileTarget.of(LEVELS["x86-64-amx"])
 """The tiles."""
-UNIT_NUMBERS = 32
-"""Numbers of a column that lie together in a panel, part by part: what a tile takes at once."""
-STRIPE_ROWS = 16
-"""Rows of the left operand of which a tile takes as many numbers at once."""
+UNIT_NUMBERS = UNIT_STEPS
+"""Numbers of a column that lie together in a panel, part by part: what a tile takes at once, of 16 rows of the left operand."""
 TERMS = {
     2: (PartPair(0, 1), PartPair(0, 0), PartPair(1, 0)),
     3: (PartPair(0, 2), PartPair(0, 1), PartPair(1, 1), PartPair(1, 0), PartPair(2, 0), PartPair(0, 0)),
 }
 """Products of parts by how many a number has, in an order in which neighbours share an operand."""
-_ROWS, _SLAB = 128, 24
+_ROWS, _SLAB = 128, SLAB_UNITS
 """Rows and units of a slab of the left operand: 576 KiB of three parts."""
-_PIECE = 4
+_PIECE = STACK_UNITS * STRIPE_ROWS // _ROWS
 """Units of a slab of rows on the stack, and of a piece, in parts or in floats, where not all of a slab can be in parts."""
 _UNIT, _PANEL = UNIT_NUMBERS // 2, 32
 _PART = _UNIT * _PANEL
@@ -250,6 +249,7 @@ static int panel_slabs_$parts(int by_tiles, float *c, int64_t c_m, const float *
     tiles_end();
     return all_by_tiles;
 }
+/* At step 0 sums are zero, so that tiles made them. */
 static void panel_multiply_$parts(float *c, int64_t c_m, const float *a, int64_t a_m, int64_t a_k, const void *split,
                                   int64_t split_depth, int64_t split_row, int64_t split_step, const float *packed, int64_t whole,
                                   int64_t column, int64_t step, int64_t rows, int64_t columns, int64_t depth) {

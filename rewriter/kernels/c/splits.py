@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mugraph.terms.shape import Dim
-from rewriter.kernels.c.parts import STRIPE_ROWS, UNIT_NUMBERS, split_words
+from rewriter.cost.schedules.cpu import STRIPE_ROWS
+from rewriter.kernels.c.parts import UNIT_NUMBERS, split_words
 from rewriter.kernels.text.places import Places
 from rewriter.runtime.plan import Argument, Expression, Launch
 

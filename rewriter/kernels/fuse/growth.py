@@ -19,7 +19,6 @@ _MOST_NODES = 60
 _MOST_RESULTS = 3
 _MOST_SHARING = 4
 """Products in one kernel."""
-_EVERY_LEVEL = ((0, True), (1, True), (2, True))
 _LEVELS = {"movement": 0, "pointwise": 1, "row": 2}
 """From which level on a prologue takes nodes of a kind."""
 
@@ -58,7 +57,8 @@ class SetGrowth:
             if kind in ("product", "attention"):
                 attends = kind == "product" and self._kinds.is_weighted(node)
                 results = len(self._reading.live(node))
-                for level, shares_rows in ((0, True), (1, True), (2, False), (2, True)) if attends else _EVERY_LEVEL:
+                levels = [(0, True), (1, True), *([(2, False)] if attends else []), (2, True)]
+                for level, shares_rows in levels:
                     start = self.upwards({node}, level, attends=attends, shares_rows=shares_rows)
                     if results == 1:
                         yield from self._downwards({node}, start, level)

@@ -195,7 +195,7 @@ class TileValues:
     def somewhere(self, update: Update) -> str:
         """The text of whether any entry of the tile of an update is new; the values of its condition are written."""
         condition = update.condition
-        tiles = {v.name: self.written[v.name] for v in variables([condition])}
+        tiles = {v.name: self.floating(v.name) for v in variables([condition])}
         wanted = self._tiling.union(*(tile.axes for tile in tiles.values()))
         leaves = {name: Expr(laid_under(tile.text, tile.axes, wanted), tile.kind) for name, tile in tiles.items()}
         where = write_thread(TritonText(self._narrow), condition, leaves, f"{update.value}_where", self._text.define).text

@@ -46,8 +46,10 @@ FORMS = {
         f"Where(Unsqueeze[axes=(-1,)](Not(Equal({POSITIONS}, pos))), {{1}}, {{0}})",
     ),
     "kept": ({"here": tensor(DataType.BOOL, ROOM, 1)}, "Where(here, {1}, {0})"),
+    "halves": ({"mark": tensor(F16, ROOM, 1)}, "Where(Greater(Sub(Exp(mark), 1.0), 0.00005), {0}, {1})"),
 }
-"""How what is new is chosen: at one position, at one of each sequence, where a mask says; and turned around."""
+"""How what is new is chosen: at one position, at one of each sequence, where a mask says; turned around; and by halves that say
+so in single precision alone."""
 
 
 def updating(form: str, dtype: DataType = F32, parts: str = "kv") -> Kernel:
@@ -68,6 +70,8 @@ def inputs_of(kernel: Kernel, form: str, at: int, batch: int = 3) -> dict[str, n
         given[each.name] = generator.standard_normal(shape).astype(each.type.dtype.numpy())  # type: ignore[arg-type]
     if "pos" in given:
         given["pos"] = np.resize([at, ROWS - 1, 0], given["pos"].shape).astype(np.int64)
+    elif "mark" in given:
+        given["mark"] = np.where(np.arange(ROWS)[:, None] == at, 1e-4, 0.0).astype(np.float16)
     else:
         given["here"] = (np.arange(ROWS)[:, None] == at) == (form == "told")
     return given
@@ -148,9 +152,10 @@ def test_a_block_that_stores_something_else_too_is_no_update() -> None:
     assert "writes" not in generate(kernel, schedules_of(kernel)).text
 
 
-def test_it_is_compiled_for_gpus(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["sequences", "halves"])
+def test_it_is_compiled_for_gpus(tmp_path: Path, form: str) -> None:
     """Whatever is to be asked for ahead: what a scope of the text names has no other type before it."""
-    kernel = updating("sequences", F16)
+    kernel = updating(form, F16)
     schedules = [replace(schedule, ahead=("knew",)) for schedule in schedules_of(kernel, rows=16)]
     source = generate(kernel, schedules)
     assert "prefetch" not in source.text
