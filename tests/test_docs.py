@@ -17,7 +17,7 @@ from modeldiff.cli import command as diff
 from mugraph.onnx import load
 from rewriter import optimize
 from rewriter.cli.main import main
-from rewriter.run.shared_buffers import shared_buffers
+from rewriter.run.shared_buffers import named_buffers
 from rules_db.exchange import format_rule
 from rules_db.library import shipped_rules
 from tools.trusted_base import counted
@@ -159,6 +159,6 @@ def test_a_decoder_of_transformers_is_exported_for_the_loop(tmp_path: Path) -> N
         output_names=["logits", *(name.format("present") for name in names)],
         dynamic_shapes={"input_ids": {0: "batch"}, "position": None, "past": tuple({0: "batch", 2: "room"} for _ in past)},
     )
-    assert len(shared_buffers(load(tmp_path / "in_place.onnx").graph)) == 2
+    assert len(named_buffers(load(tmp_path / "in_place.onnx").graph)) == 2
     session = ort.InferenceSession(tmp_path / "in_place.onnx", providers=["CPUExecutionProvider"])
     assert np.array_equal(scope["generate_in_place"](session, prompt, 8, 50, room=24), text)
