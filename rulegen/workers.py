@@ -245,8 +245,9 @@ class Processes(UnitWorkers):
             future.cancel()
         for pool in self._before:
             pool.shutdown(wait=True, cancel_futures=True)
+        if self._before:
+            gc.unfreeze()
         self._before.clear()
-        gc.unfreeze()
 
 
 @contextmanager

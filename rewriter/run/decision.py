@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mugraph.graph import Graph
@@ -90,12 +90,15 @@ def decided(
     return Decision(graph, outcome, winner, is_verdict, judgement.is_interrupted)
 
 
-def written(bench: Workbench, decision: Decision, saved: Saved, footprints: Footprints) -> Outcome:
+def written(
+    bench: Workbench, decision: Decision, saved: Saved, footprints: Footprints, shared_buffers: Mapping[str, str]
+) -> Outcome:
     """The outcome of a run that has written its decision.
 
     Args:
         saved: what was written.
         footprints: of the original and of the written model.
+        shared_buffers: inputs of the written model, each with an output that may be bound to the same buffer.
     """
     before, after = footprints
     notes = (*decision.outcome.notes, *bench.kernels.notes)
@@ -104,6 +107,7 @@ def written(bench: Workbench, decision: Decision, saved: Saved, footprints: Foot
         decision.outcome,
         nodes_after=saved.nodes,
         domains=saved.domains,
+        shared_buffers=shared_buffers,
         kernels=len(kernels_of(decision.graph)),
         before=before,
         after=after,

@@ -44,12 +44,6 @@ def note_on_shared_buffers(pairs: Mapping[str, str]) -> Iterator[str]:
 
 def named_buffers(graph: Graph) -> dict[str, str]:
     """The names of inputs of a model, each with that of an output that may have its buffer."""
-    names = graph.tables.names
-    return {str(names[value]): str(names[output]) for value, output in _shared(graph).items()}
-
-
-def _shared(graph: Graph) -> dict[int, int]:
-    """Inputs of a graph, each with an output that may have its buffer."""
     if not any(_may_update(graph, value) for value in graph.outputs):
         return {}
     formulas, pairs = _formulas(graph), dict[int, int]()
@@ -59,7 +53,8 @@ def _shared(graph: Graph) -> dict[int, int]:
             if is_free and all(_reads_so(graph, node, value, overwriting, formulas) for node in graph.users.get(value, ())):
                 pairs[value] = output
                 break
-    return pairs
+    names = graph.tables.names
+    return {str(names[value]): str(names[output]) for value, output in pairs.items()}
 
 
 def _may_update(graph: Graph, output: int) -> bool:

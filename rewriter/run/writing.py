@@ -7,7 +7,6 @@ import os
 import shlex
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from mugraph.files import Draft, Scratch, destination, is_device, same_file
@@ -125,7 +124,7 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     with bench.clock.lap("load"):
         is_awaited = not (decision.outcome.cached_verdict or decision.is_interrupted)
         footprints = _footprints(bench, before, saved, is_awaited)
-    return replace(written(bench, decision, saved, footprints), shared_buffers=shared)
+    return written(bench, decision, saved, footprints, shared)
 
 
 def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, is_awaited: bool) -> Footprints:

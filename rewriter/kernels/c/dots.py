@@ -183,8 +183,8 @@ class Dots:
         load, tiling, rows = self._load(step.left), self._nests.tiling, step.rows
         if self._parts == 1 or load is None or rows is None or not tiling.is_cut(rows) or tiling[rows] % STRIPE_ROWS:
             return []
-        columns, width = step.axes[-1], tiling.block.sizes[step.axes[-1]]
-        if not tiling.is_cut(columns) or (isinstance(width, int) and tiling[columns] >= width):
+        columns = step.axes[-1]
+        if tiling[columns] == tiling.block.sizes[columns]:
             return []
         height, depth = (tiling.block.sizes[axis] for axis in (rows, step.over))
         if not isinstance(depth, int) or plain_axes(load.view) != ((rows, height), (step.over, depth)):

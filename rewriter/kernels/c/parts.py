@@ -79,7 +79,6 @@ def parts_text(parts: int) -> str:
 
 _RANGES = """
 struct part_range { uint32_t low, high; };
-static inline uint32_t part_bits(float number) { union { float number; uint32_t bits; } of = {number}; return of.bits; }
 static inline float part_number(uint32_t bits) { union { uint32_t bits; float number; } of = {bits}; return of.number; }
 typedef uint32_t part_words __attribute__((vector_size(64), may_alias));
 typedef float part_vector __attribute__((vector_size(64), may_alias));
@@ -94,9 +93,24 @@ static inline void part_extend(part_vector first, part_vector second, uint32_t *
         lows[j] = low < lows[j] ? low : lows[j], highs[j] = high > highs[j] ? high : highs[j];
     }
 }
+/* Takes the numbers of two vectors apart: the first part of each in the halves of words, and the others so many words behind. */
+static inline __attribute__((always_inline)) void part_apart(part_vector first, part_vector second, int parts, uint32_t *to,
+                                                             int64_t behind) {
+    for (int part = 0; part < parts; ++part, to += behind) {
+        const part_words low = part_nearest(first), high = part_nearest(second);
+        *(part_words *)to = low >> 16 | high;
+        first -= (part_vector)low, second -= (part_vector)high;
+    }
+}
 /* Exponents of the least number but zero and of the greatest. "low" is the least magnitude less one: zero is the greatest. */
 static inline struct part_range part_exponents(uint32_t low, uint32_t high) {
     return (struct part_range){low == ~0u ? 254u : (low + 1u) >> 23, high >> 23};
+}
+/* The same of the extremes of vectors. */
+static inline struct part_range part_among(const uint32_t *lows, const uint32_t *highs) {
+    uint32_t low = ~0u, high = 0;
+    for (int j = 0; j < 16; ++j) low = lows[j] < low ? lows[j] : low, high = highs[j] > high ? highs[j] : high;
+    return part_exponents(low, high);
 }
 static inline struct part_range part_joined(struct part_range a, struct part_range b) {
     return (struct part_range){a.low < b.low ? a.low : b.low, a.high > b.high ? a.high : b.high};
@@ -131,7 +145,7 @@ static void part_split_$parts(const float *from, int64_t m, int64_t k, int64_t r
     for (int64_t start = 0; start < depth; start += 32) {
         const int64_t steps = depth - start < 32 ? depth - start : 32;
         uint32_t *const words = to + start / 32 * PART_LEFT_$parts;
-        uint32_t lows[16], highs[16], low = ~0u, high = 0;
+        uint32_t lows[16], highs[16];
         for (int j = 0; j < 16; ++j) lows[j] = ~0u, highs[j] = 0;
         for (int64_t row = 0; row < 16; ++row) {
             float filled[32];
@@ -143,14 +157,9 @@ static void part_split_$parts(const float *from, int64_t m, int64_t k, int64_t r
             part_vector halves[2];
             __builtin_memcpy(halves, here, sizeof halves);
             part_extend(halves[0], halves[1], lows, highs);
-            for (int part = 0; part < $parts; ++part) {
-                const part_words first = part_nearest(halves[0]), second = part_nearest(halves[1]);
-                *(part_words *)(words + 256 * part + 16 * row) = first >> 16 | second;
-                halves[0] -= (part_vector)first, halves[1] -= (part_vector)second;
-            }
+            part_apart(halves[0], halves[1], $parts, words + 16 * row, 256);
         }
-        for (int j = 0; j < 16; ++j) low = lows[j] < low ? lows[j] : low, high = highs[j] > high ? highs[j] : high;
-        ranges[start / 32] = part_exponents(low, high);
+        ranges[start / 32] = part_among(lows, highs);
     }
 }
 /* 32 steps of a panel as floats; they were stored as such where they have no parts. */
@@ -283,29 +292,25 @@ static void panel_pack_$parts(const float *weights, float *to, int64_t k, int64_
         for (int64_t unit = 0; unit < units; ++unit) {
             float numbers[32][PANEL] __attribute__((aligned(64)));
             uint32_t *const words = panel + unit * PART_UNIT_$parts;
-            uint32_t low = ~0u, high = 0;
-            for (int64_t i = 0; i < 32; ++i)
-                for (int64_t j = 0; j < PANEL; ++j) {
-                    const int64_t at = 32 * unit + i;
+            uint32_t lows[16], highs[16];
+            for (int j = 0; j < 16; ++j) lows[j] = ~0u, highs[j] = 0;
+            for (int64_t i = 0; i < 32; ++i) {
+                const int64_t at = 32 * unit + i;
+                for (int64_t j = 0; j < PANEL; ++j)
                     numbers[i][j] = at < k && column + j < n ? weights[at * n + column + j] : 0.0f;
-                    const uint32_t magnitude = part_bits(numbers[i][j]) & 0x7fffffffu;
-                    low = magnitude - 1u < low ? magnitude - 1u : low, high = magnitude > high ? magnitude : high;
-                }
-            const struct part_range range = part_exponents(low, high);
+                part_extend(*(part_vector *)numbers[i], *(part_vector *)(numbers[i] + 16), lows, highs);
+            }
+            const struct part_range range = part_among(lows, highs);
             ((struct part_range *)(panel + units * PART_UNIT_$parts))[unit] = range;
             if (!part_exist(range)) {
                 __builtin_memcpy(words, numbers, sizeof numbers);
                 continue;
             }
-            for (int part = 0; part < $parts; ++part)
-                for (int64_t i = 0; i < 16; ++i)
-                    for (int64_t j = 0; j < PANEL; j += 16) {
-                        part_vector *const upper = (part_vector *)&numbers[i][j];
-                        part_vector *const lower = (part_vector *)&numbers[i + 16][j];
-                        const part_words first = part_nearest(*upper), second = part_nearest(*lower);
-                        *(part_words *)(words + (part * 16 + i) * PANEL + j) = first >> 16 | second;
-                        *upper -= (part_vector)first, *lower -= (part_vector)second;
-                    }
+            for (int64_t i = 0; i < 16; ++i)
+                for (int64_t j = 0; j < PANEL; j += 16) {
+                    const part_vector upper = *(part_vector *)(numbers[i] + j), lower = *(part_vector *)(numbers[i + 16] + j);
+                    part_apart(upper, lower, $parts, words + i * PANEL + j, 16 * PANEL);
+                }
         }
     }
 }

@@ -12,7 +12,7 @@ from mugraph.blocks.schedule import storage_types
 from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, PlaceTile, Predicate, Reduce, Statement, Store
 from mugraph.domains.base import FLOATS, NIBBLES
 from mugraph.terms.shape import DataType, TensorType
-from mugraph.terms.term import variables
+from mugraph.terms.term import Term, variables
 from rewriter.kernels.text.analysis import (
     ChosenLoad,
     Update,
@@ -182,25 +182,25 @@ class TileValues:
             self._text.assign(statement.name, tile.text)
             self.written[statement.name] = replace(tile, text=statement.name)
             return
-        operands = {v.name: self.floating(v.name) for v in variables([term])}
-        wanted = self._tiling.union(*(tile.axes for tile in operands.values()))
-        leaves = {name: Expr(laid_under(tile.text, tile.axes, wanted), tile.kind) for name, tile in operands.items()}
-        result = write_thread(TritonText(self._narrow), term, leaves, statement.name, self._text.define)
+        result, wanted = self._thread(term, statement.name)
         if statement.name in self.measured:
             # As it is the greatest one is not 0 above itself, but what rounding took from it: of 10¹⁰ that has no exponential.
             product, result = result, replace(result, text=statement.name)
             self._text.assign(statement.name, f"0.0 - (0.0 - {product.text})")
         self.written[statement.name] = Tile(result.text, wanted, result.kind)
 
+    def _thread(self, term: Term, name: str) -> tuple[Expr, tuple[str, ...]]:
+        """Arithmetic on values that are written, entry by entry, over the axes of all of them."""
+        operands = {v.name: self.floating(v.name) for v in variables([term])}
+        axes = self._tiling.union(*(tile.axes for tile in operands.values()))
+        leaves = {leaf: Expr(laid_under(tile.text, tile.axes, axes), tile.kind) for leaf, tile in operands.items()}
+        return write_thread(TritonText(self._narrow), term, leaves, name, self._text.define), axes
+
     def somewhere(self, update: Update) -> str:
         """The text of whether any entry of the tile of an update is new; the values of its condition are written."""
-        condition = update.condition
-        tiles = {v.name: self.floating(v.name) for v in variables([condition])}
-        wanted = self._tiling.union(*(tile.axes for tile in tiles.values()))
-        leaves = {name: Expr(laid_under(tile.text, tile.axes, wanted), tile.kind) for name, tile in tiles.items()}
-        where = write_thread(TritonText(self._narrow), condition, leaves, f"{update.value}_where", self._text.define).text
-        where = where if update.is_so else f"({where} == 0)"
-        return f"(tl.max({where}.to(tl.int32)) != 0)" if wanted else where
+        result, axes = self._thread(update.condition, f"{update.value}_where")
+        where = result.text if update.is_so else f"({result.text} == 0)"
+        return f"(tl.max({where}.to(tl.int32)) != 0)" if axes else where
 
     def product(self, dot: Dot, total: str | None) -> tuple[str, tuple[str, ...]]:
         """The text of a product of tiles, added to ``total`` where there is one, and its axes."""

@@ -199,10 +199,7 @@ MUTANTS = {
     "a second stripe has no range": ("stripes == 1 ? range", "1 ? range"),
     "units of floats are not added up": ("steps, from > 0, right);", "steps, 0, right);"),
     "parts are cut instead of rounded": ("(part_words)numbers + 0x8000u", "(part_words)numbers"),
-    "halves of words are exchanged": (
-        "= first >> 16 | second;\n                        *upper",
-        "= second >> 16 | first; *upper",
-    ),
+    "halves of words are exchanged": ("part_apart(upper, lower,", "part_apart(lower, upper,"),
     "the second tile of columns is the first": ("* 96 + 16, 128)", "* 96 + 0, 128)"),
     "sums of tiles begin where another's do": ("sums + 16 * apart + 0, 4 * apart", "sums + 0 * apart + 0, 4 * apart"),
     "sums begin anew": ("add ? c_m : PANEL, add,", "add ? c_m : PANEL, 0,"),
