@@ -25,7 +25,8 @@ pytestmark = pytest.mark.usefixtures("measured_cache")
 def test_an_adapter_is_folded_into_its_layer(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
     source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
     outcome = optimize(source, target, provider="cpu", shapes={"x": (2, 4, 32)}, budget=20)
-    assert outcome.improved and ops(target) == ["MatMul"]
+    assert outcome.improved
+    assert ops(target) in (["MatMul"], ["FusedMatMul"]), "one product; in which layout its weight is cheaper is measured"
     assert len(onnx.load(target).graph.initializer) == 1, "the folded weight replaces its parts"
     for batch in (1, 3):
         feeds = {"x": np.random.default_rng(batch).standard_normal((batch, 4, 32)).astype(np.float32)}
