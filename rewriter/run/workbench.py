@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +16,8 @@ from typing import TypeVar
 from mugraph.deadline import BudgetSpent
 from mugraph.files import Scratch
 from mugraph.graph import Constant
+from mugraph.ops import traits_of
+from mugraph.ops.traits import ProductKind
 from mugraph.terms.shape import Dim
 from mugraph.terms.term import walk
 from rewriter.cost.fused import RuntimeDirections
@@ -210,6 +212,10 @@ def _open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes
         return kernels
     if any(MoveKind.SCHEME in kinds for kinds in STRATEGIES[task.options.strategy].phases):
         notes.add("no fusion schemes: they are of custom kernels, which this run makes none of")
+    if asks_for_kernels(replace(task.options, cpu_kernels=True), task.target):
+        products = sum(traits_of(node.op).product is ProductKind.MATRIX for node in task.model.graph.nodes())
+        if products:
+            notes.add(f"no kernels in C were tried, which may make products faster ({products} here): --cpu-kernels")
     return RunKernels(task.model)
 
 

@@ -58,6 +58,9 @@ def test_what_seems_slower_is_not_even_confirmed(tmp_path: Path, timing: dict[st
     source, target = lora(tmp_path / "lora.onnx"), tmp_path / "out.onnx"
     outcome = optimize(source, target, provider="cpu", budget=20)
     assert not outcome.improved and "no candidate seemed faster" in outcome.message and ops(target) == ops(source)
+    without = optimize(source, target, provider="cpu", budget=20, kernels=False)
+    told = [[note for note in run.notes if "--cpu-kernels" in note] for run in (outcome, without)]
+    assert told == [["no kernels in C were tried, which may make products faster (3 here): --cpu-kernels"], []]
 
 
 def test_a_wrong_rule_is_found_by_bisection_dropped_and_quarantined(tmp_path: Path, timing: dict[str, timings.Timing]) -> None:
