@@ -167,6 +167,10 @@ class Session:
                 raise self._failure(problem) from problem
         return outputs
 
+    def end_profile(self) -> Path:
+        """The file with times of the nodes until now, where the session was made to keep them."""
+        return Path(self._session.end_profiling())
+
     def output_names(self) -> list[str]:
         """The names of the outputs, in order."""
         return [output.name for output in self._session.get_outputs()]
@@ -242,6 +246,7 @@ def new_session(
     optimize: bool = True,
     threads: int | None = None,
     optimized: Path | None = None,
+    profile: Path | None = None,
 ) -> Session:
     """An inference session.
 
@@ -251,6 +256,7 @@ def new_session(
         spinning: its threads spin where they wait for work.
         lingering: they go on spinning behind a run, on cores that another session may be timed on (docs/measuring.md).
         optimized: a file to which onnxruntime writes the model as its optimisers made it.
+        profile: the beginning of the name of a file with times of nodes (:meth:`Session.end_profile`).
 
     Raises:
         RuntimeFailure: onnxruntime refuses the model.
@@ -268,6 +274,8 @@ def new_session(
         options.add_session_config_entry("session.force_spinning_stop", "1")
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
+    if profile is not None:
+        options.enable_profiling, options.profile_file_prefix = True, str(profile)
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
     return Session(bare_session(str(model) if isinstance(model, Path) else model, options, names, provider), provider)
 

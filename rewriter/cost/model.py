@@ -27,6 +27,7 @@ from rewriter.cost.calibration import Calibration
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
 from rewriter.cost.kernel_times import least_known, time_of
+from rewriter.cost.observed import ObservedTimes
 from rewriter.cost.pace import Pace, pace_of
 from rewriter.cost.roofline import node_microseconds, product_sizes
 from rewriter.cost.schedules import least_of_any, least_of_product
@@ -59,6 +60,7 @@ class CostModel:
         told_by: the graph of whose measured nodes the roofline of custom kernels learns how fast this processor is: one that is
             priced by a modest core's figures is never tried beside nodes that were measured on a fast one. ``None`` for none.
         speedup: of the products of custom kernels over those of the runtime, before any was timed; those that were may tell less.
+        observed: what nodes take in the model, looked at before anything is measured.
         measured: how many costs were measured: those at other prices before, where this is a model of the same run, and its own.
     """
 
@@ -72,6 +74,7 @@ class CostModel:
     caution: float = 1.0
     told_by: Graph | None = None
     speedup: float = 1.0
+    observed: ObservedTimes = field(default_factory=ObservedTimes)
     measured: int = 0
 
     def __post_init__(self) -> None:
@@ -145,7 +148,10 @@ class CostModel:
             estimate = self.estimate(graph, node)
             if node.op == KERNEL:
                 return estimate * self.caution, False
-            return estimate * self._calibrated(signature, estimate / max(times, 1)), False
+            once = estimate / max(times, 1)
+            return self.observed.of(signature, once * self._calibrated(signature, once)) * times, False
+        if node.op != KERNEL:
+            timed = self.observed.of(signature, timed)
         return (timed + NODE_OVERHEAD[self.provider]) * times, True
 
     def _calibrated(self, signature: Signature, estimate: float) -> float:
@@ -198,7 +204,11 @@ class CostModel:
         return len(self._unmeasurable)
 
     def _measure_all(self, signatures: Mapping[str, Signature], seconds: float) -> bool:
-        before, deadline = self.measured, min(self.deadline, time.monotonic() + seconds)
+        before, now = self.measured, time.monotonic()
+        deadline = min(self.deadline, now + seconds)
+        seen = now < deadline and self.observed.look()
+        if seen:
+            self._memo.clear()
         for key, signature in list(signatures.items()):
             if time.monotonic() >= deadline:
                 break
@@ -211,7 +221,7 @@ class CostModel:
                     self.measured += 1
                     self._know_more()
             self._met.pop(key, None)
-        return self.measured > before
+        return seen or self.measured > before
 
     def _kernel_time(self, signature: Signature) -> float | None:
         kernel = kernel_of(signature.attrs)

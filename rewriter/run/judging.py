@@ -173,7 +173,7 @@ class Judge:
         acceptance.close()
         if not trials and checker.ran_out:
             return replace(self._kept(_SLOW_OR_WRONG if checker.has_passed else _WRONG), is_undecided=True)
-        judgement = self._confirmed(self.original.path, trials, acceptance.feeds)
+        judgement = self._confirmed(self._bench.original, trials, acceptance.feeds)
         is_undecided = judgement.is_undecided or checker.ran_out or (judgement.winner is None and not all_tried)
         return replace(judgement, is_undecided=is_undecided)
 

@@ -82,7 +82,7 @@ class Original:
             return
         self._inputs = task.feeds(), probes(task, task.choices()[0])
         self._references = self._bench.background.begin(self._referred)
-        self._opening = self._bench.background.begin(partial(self._opened, self.path))
+        self._opening = self._bench.background.begin(partial(self._opened, self._bench.original))
 
     @property
     def is_begun(self) -> bool:
@@ -92,22 +92,6 @@ class Original:
     def is_ready(self) -> bool:
         """Whether a candidate can be tried without waiting: it was run, and its reference made."""
         return self._opening is not None and self._opening.done()
-
-    @property
-    def path(self) -> Path:
-        """Its file: the model cleaned up, or else the very file that came.
-
-        Written anew that would lack what no output needs, and onnxruntime fuses otherwise, or refuses, what is left.
-        """
-        task = self._bench.task
-        if task.written is not None:
-            return task.written
-        if task.model.path is not None:
-            return task.model.path
-        path = self._bench.folder / "original.onnx"
-        if not path.exists():
-            path.write_bytes(task.model.weights.memory)
-        return path
 
     def acceptance(self) -> accept.Acceptance | Judgement:
         """What candidates are compared with; the judgement where there is nothing to compare."""

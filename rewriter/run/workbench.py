@@ -22,6 +22,7 @@ from mugraph.terms.shape import Dim
 from mugraph.terms.term import walk
 from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.known import known_table
+from rewriter.cost.observed import ObservedTimes, observe
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.kernels.parts import parts_for
 from rewriter.reference import observed_sizes
@@ -95,6 +96,28 @@ class Workbench:
     carried: list[Recorded] = field(default_factory=list)
     constants: ConstantRanges = field(default_factory=ConstantRanges)
     figures: RunFigures = field(default_factory=RunFigures)
+
+    @cached_property
+    def original(self) -> Path:
+        """The original's file: the model cleaned up, or else the very file that came.
+
+        Written anew that would lack what no output needs, and onnxruntime fuses otherwise, or refuses, what is left.
+        """
+        task = self.task
+        if task.written is not None:
+            return task.written
+        if task.model.path is not None:
+            return task.model.path
+        path = self.folder / "original.onnx"
+        path.write_bytes(task.model.weights.memory)
+        return path
+
+    @cached_property
+    def observed(self) -> ObservedTimes:
+        """What nodes take in the original, where kernels in C may take their place: on a GPU time does not depend on numbers."""
+        if not (self.task.measures and self.task.target.provider == "cpu" and self.kernels.can_be_used):
+            return ObservedTimes()
+        return ObservedTimes(lambda: observe(self.original, self.task.feeds()[0], self.folder))
 
     def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.

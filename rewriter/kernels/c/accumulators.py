@@ -65,7 +65,7 @@ class AccumulatorSteps:
             scores = var(f"{shift}.scores")
         steps.append(Fold(f"{shift}.here", "max", scores.name, axes, rest))
         steps += self._rescaling(shift, f"{shift}.here")
-        steps.append(Let(f"{shift}.weights", make("Exp", [make("Sub", [scores, var(f"{shift}.used")])]), axes))
+        steps.append(_weight(f"{shift}.weights", scores, f"{shift}.used", axes))
         steps.append(Fold(f"{total}.here", "sum", f"{shift}.weights", axes, rest))
         steps.append(self._set(total, _scaled(total, f"{shift}.scale", f"{total}.here")))
         if len(accumulator.names) == 3:
@@ -84,7 +84,7 @@ class AccumulatorSteps:
         return [
             Let(new.name, make("Max", [var(shift), var(other)]), rest),
             Let(used.name, make("Where", [make("Equal", [new, _LOWEST]), const(0.0), new]), rest),
-            Let(f"{shift}.scale", make("Exp", [make("Sub", [var(shift), used])]), rest),
+            _weight(f"{shift}.scale", var(shift), used.name, rest),
         ]
 
     def _step_welford(self, accumulator: Accumulate, keep: str | None, length: str) -> list[Step]:
@@ -119,7 +119,7 @@ class AccumulatorSteps:
         if accumulator.monoid == "welford":
             return self._merge_welford(accumulator, others)
         shift, *sums = names
-        factor = Let(f"{shift}.other", make("Exp", [make("Sub", [var(others[0]), var(f"{shift}.used")])]), self.axes(shift))
+        factor = _weight(f"{shift}.other", var(others[0]), f"{shift}.used", self.axes(shift))
         steps: list[Step] = [*self._rescaling(shift, others[0]), factor]
         for name, other in zip(sums, others[1:], strict=True):
             here = make("Mul", [var(other), var(factor.name)])
@@ -140,6 +140,11 @@ class AccumulatorSteps:
             self._set(mean, make("Add", [var(mean), make("Mul", [delta, share])])),
             self._set(count, total),
         ]
+
+
+def _weight(name: str, score: Term, shift: str, axes: tuple[str, ...]) -> Let:
+    """The exponential of a score less the greatest."""
+    return Let(name, make("Exp", [make("Sub", [score, var(shift)])]), axes, weighs=True)
 
 
 def _scaled(name: str, scale: str, added: str) -> Term:

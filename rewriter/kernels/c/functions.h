@@ -74,6 +74,14 @@ static inline float f32_exp(float x) {
     return x != x ? x : y;
 }
 
+/* The same of what is not positive, where zero is near enough to a result that is no normal number. */
+static inline float f32_exp_weight(float x) {
+    float within = f32_of_bits((int32_t)bits_below((uint32_t)f32_bits(x), 0xc2ae999au)); /* -87.3 */
+    float shifted = f32_fma(within, 1.44269504f, 0x1.8p23f + 127.0f);
+    float y = f32_exp_rest(within, shifted, 127.0f) * f32_of_bits(f32_bits(shifted) << 23);
+    return x < -87.3f ? 0.0f : x != x ? x : y;
+}
+
 /* The same of numbers from -80 to 80, where 2^n is a normal number. */
 static inline float f32_exp_normal(float x) {
     float shifted = f32_fma(x, 1.44269504f, 0x1.8p23f + 127.0f);

@@ -284,7 +284,7 @@ class _Nest:
         nests, name = self._nests, step.name
         operands = {leaf.name: self._value(leaf.name) for leaf in variables([step.term])}
         target = self._lines.stem(name)
-        result = write_thread(CText(), step.term, operands, target, self._define)
+        result = write_thread(CText(step.weighs), step.term, operands, target, self._define)
         if step.is_state:
             held = nests.held[name]
             self._body.append(f"{held.text}{subscripts(held.axes)} = {_converted(result, held.kind)};")

@@ -19,6 +19,7 @@ class Let:
         axes: along which it has more than one entry in a tile.
         is_state: it is the new value of a state that there is already.
         order: of the axes of its array, where that matters.
+        weighs: exponentials in it are of what is not positive, and weigh what is added up (:class:`CText`).
     """
 
     name: str
@@ -26,6 +27,7 @@ class Let:
     axes: tuple[str, ...]
     is_state: bool = False
     order: tuple[str, ...] | None = None
+    weighs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def _exactly(name: str, x: np.ndarray) -> np.ndarray:
 @pytest.fixture(scope="module")
 def functions(level: Level) -> ctypes.CDLL:
     text = files("rewriter.kernels.c").joinpath("functions.h").read_text()
-    for name in FUNCTIONS:
+    for name in (*FUNCTIONS, "exp_weight"):
         loop = f"for (int64_t i = 0; i < n; ++i) y[i] = f32_{name}(x[i]);"
         text += f"\nvoid run_{name}(const float *restrict x, float *restrict y, int64_t n) {{ {loop} }}"
     for given, to, call in (
@@ -137,6 +137,28 @@ def test_functions_are_as_exact_as_they_say(functions: ctypes.CDLL, name: str) -
         error = np.abs(y[finite] - wanted[finite]) / unit[finite]
     assert np.max(error) <= FUNCTIONS[name], x[finite][np.argmax(error)]
     np.testing.assert_array_equal(y[~finite], single[~finite])
+
+
+def test_a_weight_is_an_exponential_or_zero(functions: ctypes.CDLL) -> None:
+    """The least normal number is exp(-87.34)."""
+    every = np.arange(0, 1 << 32, 40009, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([every, np.linspace(-110, 0, 30011), EDGES]).astype(np.float32)
+    x = x[~(x > 0)]
+    y, counts = _applied(functions, "exp_weight", x, np.float32), x >= np.float32(-87.3)
+    np.testing.assert_array_equal(y[~counts], np.where(np.isnan(x[~counts]), np.nan, 0))
+    wanted = np.exp(x[counts].astype(np.float64))
+    assert np.max(np.abs(y[counts] - wanted) / np.spacing(wanted.astype(np.float32))) <= FUNCTIONS["exp"]
+
+
+@pytest.mark.parametrize("split", [1, 3])
+def test_nothing_is_multiplied_by_a_weight_that_is_no_normal_number(level: Level, split: int) -> None:
+    """A processor takes some hundred cycles for that: here all that is not masked is zero, and what is masked is large."""
+    kernel = heads_attention(b, s, t, 2, 16)
+    inputs = {"q": np.zeros((1, 3, 32)), "k": np.zeros((1, 12, 32)), "v": np.zeros((1, 12, 32)), "mask": np.zeros((1, 1, 1, 12))}
+    inputs["v"][:, ::2], inputs["mask"][..., ::2] = 1e30, -100
+    given = {name: array.astype(np.float32) for name, array in inputs.items()}
+    (y,) = Processor(level).run(kernel, cut(split=split, s=4, t=4), given)
+    np.testing.assert_array_equal(y, np.zeros((1, 3, 32)))
 
 
 def test_numbers_of_16_bits_are_converted_as_they_are_elsewhere(functions: ctypes.CDLL) -> None:
