@@ -2,12 +2,14 @@
 
 Every tool optimises each model in a process of its own (onnx-superopt twice: cold, then warm), the results are compared with
 the float64 reference, and those that are right are timed against the original, alternating in one process under default
-settings (docs/measuring.md). A row says what a tool did with a model: nodes, error, latency ratio with its 95 % interval,
-or why it has none. The row A/A is the original against itself: the noise.
+settings (docs/measuring.md). Other runtimes (``--runtime``) run the original, and are timed beside it and our result. A row says
+what a tool did with a model: nodes, error, latency ratio with its 95 % interval, or why it has none. The row A/A is the original
+against itself: the noise.
 
     python -m tools.bench.models                                  # the zoo, about an hour
     python -m tools.bench.models --only bert --only gpt2 --seconds 8 --json table.json
     python -m tools.bench.models --no-timing --tool onnxslim my_model.onnx
+    python -m tools.bench.models --only swin --runtime OpenVINO --tool onnx-superopt --once --superopt "--cpu-kernels"
     python -m tools.bench.models bert.onnx --tool onnx-superopt --once --superopt "--cpu-kernels --budget 60" \
         --superopt "--cpu-kernels --budget 60 --precision 5e-6"
 
@@ -43,11 +45,12 @@ from mugraph.onnx import load
 from mugraph.ops import REGISTRY
 from rewriter.reference import Error, bind_sizes, random_inputs
 from rewriter.run.accept import Acceptance
-from rewriter.run.timings import Timing, confirm
-from rewriter.runtime_env import PROVIDERS, environment
+from rewriter.run.timings import MOST_ROUNDS, Timing, alternate, confirm, paired
+from rewriter.runtime_env import PROVIDERS, environment, new_session
 from tools.bench.cpu_levels import in_words
 from tools.bench.peers import PEERS, PeerFailed
 from tools.bench.peers import run as run_peer
+from tools.bench.runtimes import RUNTIMES
 from tools.zoo.__main__ import DEFAULT_DIR
 from tools.zoo.exported import ARCHITECTURES
 from tools.zoo.light import light_models, load_light
@@ -227,7 +230,13 @@ def share_of_products(events: Iterable[Mapping[str, Any]]) -> float:
 
 
 def examine(
-    source: Path, tools: Mapping[str, Tool], folder: Path, provider: str, seconds: float, precision: float = 0.0
+    source: Path,
+    tools: Mapping[str, Tool],
+    folder: Path,
+    provider: str,
+    seconds: float,
+    precision: float = 0.0,
+    runtimes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Optimises a model with every tool, checks the results and times those that are right.
 
@@ -238,6 +247,7 @@ def examine(
         provider: Execution provider.
         seconds: Timing budget of a pair, or 0 to time nothing.
         precision: Relative error up to which a result is right, where that is more than twice the original's.
+        runtimes: Of `RUNTIMES`, that run the original on the processor.
 
     Returns:
         ``model``, ``nodes``, ``error`` of the original, ``product_share``, ``aa``, ``rows`` and ``against``: names of
@@ -255,6 +265,8 @@ def examine(
         rows.append(row)
         if path is not None:
             files[name] = path
+    others = [_opened_elsewhere(name, source, acceptance) for name in runtimes]
+    rows += [row for row, _ in others]
     del model
     acceptance.close()
     share = product_share(source, feeds) if provider == "cpu" else math.nan
@@ -265,10 +277,17 @@ def examine(
         for row in rows:
             if row.tool in files and not row.kept:
                 row.timing = confirm(source, files[row.tool], feeds, provider, seconds)
-        others = [(row.ratio, row.tool) for row in rows if not row.tool.startswith(OURS) and row.ratio is not None]
-        if OURS in files and others:
-            best = min(others)[1]
+        theirs = (row for row in rows if row.tool in files and not row.tool.startswith(OURS))
+        peers = [(ratio, row.tool) for row in theirs if (ratio := row.ratio) is not None]
+        if OURS in files and peers:
+            best = min(peers)[1]
             against.append((best, confirm(files[best], files[OURS], feeds, provider, seconds)))
+        for row, session in others:
+            if session is not None:
+                row.timing = _in_turn(new_session(source, lingering=False), session, feeds, seconds)
+                if OURS in files:
+                    ours = new_session(files[OURS], lingering=False)
+                    against.append((row.tool, _in_turn(session, ours, feeds, seconds)))
     return {
         "model": source.stem,
         "nodes": nodes,
@@ -303,6 +322,28 @@ def check(name: str, tool: Tool, source: Path, target: Path, acceptance: Accepta
     if levels := in_words(made.path):
         row.note = f"{levels}; {row.note}"
     return row, made.path
+
+
+def _opened_elsewhere(name: str, source: Path, acceptance: Acceptance) -> tuple[Row, Any]:
+    """The original in another runtime, compared with the reference; no session where that does not run it, or not right."""
+    row, began = Row(name), time.perf_counter()
+    try:
+        session = RUNTIMES[name](source)
+        row.seconds = time.perf_counter() - began
+        row.error, right = acceptance.judge(session)
+    except Exception as problem:  # whatever a runtime raises is its result
+        row.problem = "does not run: " + " ".join(str(problem).split())[:200]
+        return row, None
+    if not right:
+        row.problem = f"wrong: relative error {row.error.relative_l2:.1e}"
+    return row, session
+
+
+def _in_turn(first: Any, second: Any, feeds: Sequence[Mapping[str, np.ndarray]], seconds: float) -> Timing:
+    """Two sessions that are open, run in turn: the time of the second over that of the first."""
+    times: tuple[list[float], ...] = ([], [], [], [])
+    alternate(first, second, feeds, seconds, times, most=4 * MOST_ROUNDS)
+    return paired(*times)
 
 
 def count_nodes(path: Path) -> int:
@@ -422,6 +463,7 @@ def plain(value: Any) -> Any:
 @click.option("--only", multiple=True, type=click.Choice(zoo_names()), help="A model of the zoo; repeatable. Default: all.")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), default=DEFAULT_DIR, show_default=True, help="The zoo.")
 @click.option("--tool", "chosen", multiple=True, type=click.Choice([OURS, *PEERS]), help="Repeatable. Default: all.")
+@click.option("--runtime", "runtimes", multiple=True, type=click.Choice(list(RUNTIMES)), help="Another runtime; repeatable.")
 @click.option("--peer-python", type=click.Path(exists=True, path_type=Path), default=sys.executable, help="Has the peers.")
 @click.option("--seconds", default=8.0, show_default=True, help="Timing budget of a pair.")
 @click.option("--no-timing", is_flag=True, help="Only whether the results run, their nodes and errors.")
@@ -448,6 +490,7 @@ def main(
     only: tuple[str, ...],
     directory: Path,
     chosen: tuple[str, ...],
+    runtimes: tuple[str, ...],
     peer_python: Path,
     seconds: float,
     no_timing: bool,
@@ -471,7 +514,8 @@ def main(
             tools = {name: tool for name, tool in every.items() if name.partition(" ")[0] in (chosen or every)}
             began = time.perf_counter()
             try:
-                result = examine(source, tools, folder, "cpu", 0 if no_timing else seconds, max(map(_precision, variants)))
+                most = max(map(_precision, variants))
+                result = examine(source, tools, folder, "cpu", 0 if no_timing else seconds, most, runtimes)
             except Exception as problem:  # one model must not lose the others' rows
                 console.print(f"[red]{source.stem}: {type(problem).__name__}: {problem}")
                 continue

@@ -18,8 +18,9 @@ from rich.console import Console
 
 from rewriter.reference import Error
 from rewriter.run.timings import Timing
+from rewriter.runtime_env import new_session
 from tests.support.benched import broken, copy_of, failing, kept, result, small_model, timing
-from tools.bench import corpus, models, peers, show
+from tools.bench import corpus, models, peers, runtimes, show
 
 
 @pytest.mark.parametrize(
@@ -121,6 +122,35 @@ def test_every_way_to_fail_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     files = [f"m.{tool}.onnx" for tool in (models.OURS, "right")]
     assert timed == [("m.onnx", "m.onnx"), ("m.onnx", files[0]), ("m.onnx", files[1]), (files[1], files[0])]
     assert models.models_table([found], "title").row_count == 1 + len(tools) + 1
+
+
+def test_other_runtimes_run_the_original_beside_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is right, one that is not, one that does not read the model and one that is not installed."""
+
+    class Slightly:
+        def __init__(self, path: Path, factor: float) -> None:
+            self.session, self.factor = new_session(path), factor
+
+        def run(self, names: Any, feed: Any) -> list[Any]:
+            return [np.asarray(y * np.float32(self.factor)) for y in self.session.run(names, feed)]
+
+    def refusing(path: Path) -> Any:
+        raise RuntimeError("no such\noperator")
+
+    monkeypatch.setattr(
+        models, "RUNTIMES", {"right": lambda p: Slightly(p, 1), "off": lambda p: Slightly(p, 1.01), "none": refusing}
+    )
+    monkeypatch.setattr(models, "confirm", lambda *_: timing(0.9, 0.8, 0.95))
+    source, names = small_model(tmp_path / "m.onnx"), ("right", "off", "none")
+    found = models.examine(source, {models.OURS: copy_of(1.0)}, tmp_path, "cpu", 0.01, runtimes=names)
+    rows = {row.tool: row for row in found["rows"]}
+    assert rows["right"].ratio and not rows["right"].problem and rows["right"].error.relative_l2 < 1e-6
+    assert rows["off"].problem == "wrong: relative error 1.0e-02" and rows["off"].timing and rows["off"].ratio is None
+    assert rows["none"].problem == "does not run: no such operator" and not rows["none"].timing
+    assert [name for name, _ in found["against"]] == ["right", "off"]
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(peers.PeerFailed, match="openvino is not installed"):
+        runtimes.RUNTIMES["OpenVINO"](source)
 
 
 def test_a_peer_that_raises_crashes_or_hangs_says_why(tmp_path: Path) -> None:
