@@ -149,9 +149,10 @@ class CostModel:
             if node.op == KERNEL:
                 return estimate * self.caution, False
             once = estimate / max(times, 1)
-            return self.observed.of(signature, once * self._calibrated(signature, once)) * times, False
+            once *= self._calibrated(signature, once)
+            return self.observed.of(signature, once, is_measured=False) * times, False
         if node.op != KERNEL:
-            timed = self.observed.of(signature, timed)
+            timed = self.observed.of(signature, timed, is_measured=True)
         return (timed + NODE_OVERHEAD[self.provider]) * times, True
 
     def _calibrated(self, signature: Signature, estimate: float) -> float:

@@ -40,6 +40,7 @@ class ObservedTimes:
     def __init__(self, look: Callable[[], Mapping[_Kind, float]] = dict) -> None:
         self._look: Callable[[], Mapping[_Kind, float]] | None = look
         self._times: Mapping[_Kind, float] = {}
+        self._slow: dict[_Kind, float] = {}
 
     def look(self) -> bool:
         """Looks, the first time that it is called; whether anything is known then that was not."""
@@ -49,11 +50,33 @@ class ObservedTimes:
         self._times = look()
         return bool(self._times)
 
-    def of(self, signature: Signature, alone: float) -> float:
-        """Microseconds of a node, where it takes so many by itself."""
-        shapes = tuple(concrete(type_.shape) or () for type_ in signature.operands)
-        seen = self._times.get((signature.op, shapes), 0.0)
-        return seen if seen > _TIMES * alone + _LEAST else alone
+    def of(self, signature: Signature, alone: float, *, is_measured: bool) -> float:
+        """Microseconds of a node, where it takes so many by itself.
+
+        Args:
+            is_measured: that was measured, and not estimated.
+        """
+        kind = signature.op, tuple(concrete(type_.shape) or () for type_ in signature.operands)
+        seen = self._times.get(kind, 0.0)
+        if seen <= _TIMES * alone + _LEAST:
+            return alone
+        if is_measured:
+            self._slow[kind] = seen / max(alone, 1.0)
+        return seen
+
+    def notes(self) -> list[str]:
+        """What to tell the user of nodes whose prices were asked, and that are slow for the numbers which they meet."""
+        if not self._slow:
+            return []
+        slow = [
+            (times, f"{op} of {' by '.join('×'.join(map(str, s)) for s in shapes)}") for (op, shapes), times in self._slow.items()
+        ]
+        most, which = max(slow)
+        others = f", and {len(slow) - 1} more are slower, too" if len(slow) > 1 else ""
+        return [
+            f"{which} takes {most:.0f} times as long on the model's numbers as on others{others}: if they are denormal, "
+            "session.set_denormal_as_zero helps, in the first session of a process"
+        ]
 
 
 def observe(model: Path, feed: Mapping[str, np.ndarray], folder: Path) -> dict[_Kind, float]:

@@ -298,6 +298,7 @@ class Proposer:
         if not searched.interrupted:
             search, searched = self._settled(search, searched, graph, banned)
         bench.figures.predictions = self._predicted(search, searched)
+        bench.notes.add(*bench.observed.notes())
         bench.store.flush()
         return Proposals(search, searched, short, task.options.top)
 

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 from onnx.parser import parse_model
 
+from mugraph.graph import Graph, Node
 from rewriter.cost import CostModel, ProfileStore
 from rewriter.cost.observed import ObservedTimes, observe
 from tests.support.graphs import Builder
@@ -63,6 +64,17 @@ def test_a_node_that_takes_much_longer_in_its_model_costs_what_it_takes_there() 
     assert after[0] == 701.0 and max(before + after[1:]) < 100, "a few microseconds are no difference"
     costs.measure(nodes)
     assert len(looked) == 1
+    (told,) = costs.observed.notes()
+    assert told.startswith(f"MatMul of 4×8 by 8×8 takes {700 / max(by_itself(costs, graph, slow), 1.0):.0f} times as long")
+
+
+def by_itself(costs: CostModel, graph: Graph, node: Node) -> float:
+    """What a node takes by itself."""
+    signature = costs.signature(graph, node)
+    assert signature is not None
+    timed = costs.store.get(signature.key())
+    assert timed is not None
+    return timed
 
 
 def test_what_is_seen_counts_where_nothing_is_measured() -> None:
@@ -72,3 +84,4 @@ def test_what_is_seen_counts_where_nothing_is_measured() -> None:
     observed = ObservedTimes(lambda: {("MatMul", SHAPES): 700.0})
     costs = CostModel(ProfileStore(None, "here"), 17, {}, observed=observed)
     assert observed.look() and costs.cost(graph, node) == 700.0 and not observed.look()
+    assert not observed.notes(), "an estimate says nothing of a node by itself"
