@@ -20,7 +20,7 @@ from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from rewriter.cost.signature import Signature, empty_model, node_model, random_array
 from rewriter.runtime_env import RuntimeFailure, calling_runtime, new_session
 
-__all__ = ["copies_of", "empty_microseconds", "fastest", "microseconds_of_copy", "time_on_cpu"]
+__all__ = ["copies_of", "empty_microseconds", "fastest", "time_on_cpu", "timer_of_copies"]
 
 _COLD_BYTES = 16 << 20
 """Bytes that the copies together move at least, where their number allows it: several times the caches that belong to a core."""
@@ -55,7 +55,7 @@ def time_on_cpu(signature: Signature, opset: int, empty: float) -> float | None:
         return model
 
     try:
-        return microseconds_of_copy(model_of, copies, empty)
+        return timer_of_copies(model_of, copies, empty)()
     except RuntimeFailure:  # a kernel is missing or refuses these values
         return None
 
@@ -65,12 +65,15 @@ def empty_microseconds() -> float:
     return fastest(_opened(empty_model()))
 
 
-def microseconds_of_copy(model_of: Callable[[int], onnx.ModelProto], copies: int, empty: float) -> float:
-    """Microseconds of one of so many copies of a node, which run in turn, few of them at a time where they take long.
+def timer_of_copies(model_of: Callable[[int], onnx.ModelProto], copies: int, empty: float) -> Callable[[], float]:
+    """Opens sessions of so many copies of a node, which run in turn, few of them at a time where they take long.
 
     Args:
         model_of: gives a model of so many copies.
         empty: microseconds of a run of none, which are subtracted.
+
+    Returns:
+        what times them, in microseconds of one copy, whenever it is called: to open them takes longer. Raises RuntimeFailure.
 
     Raises:
         RuntimeFailure: onnxruntime refuses the model, or a run fails.
@@ -80,10 +83,14 @@ def microseconds_of_copy(model_of: Callable[[int], onnx.ModelProto], copies: int
     together = min(math.ceil(_SHORT / max(once - empty, 1.0)), copies)
     model = model_of(together)
     runs = [_opened(model) for _ in range(-(-copies // together))]
-    for run in runs:
-        run()
     turns = itertools.cycle(runs)
-    return max(fastest(lambda: next(turns)()) - empty, 0.0) / together
+
+    def timed() -> float:
+        for run in runs:
+            run()
+        return max(fastest(lambda: next(turns)()) - empty, 0.0) / together
+
+    return timed
 
 
 def _opened(model: onnx.ModelProto) -> Callable[[], object]:

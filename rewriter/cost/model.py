@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median_high
 
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.sizes import bound_sizes
 from mugraph.deadline import heed
@@ -45,6 +46,11 @@ _NO_NUMBERS = (DataType.STRING, DataType.COMPLEX64, DataType.COMPLEX128)
 """Element types whose entries are no real numbers."""
 
 
+def _as_fast(kernel: Kernel, sizes: Mapping[str, int]) -> float:
+    """Of products that are taken to be as fast as the runtime's."""
+    return 1.0
+
+
 @dataclass
 class CostModel:
     """Microseconds of nodes on one provider. Asking for a price measures nothing.
@@ -59,7 +65,8 @@ class CostModel:
         caution: what a custom kernel that was not timed is taken to need, over what the model of its schedules says.
         told_by: the graph of whose measured nodes the roofline of custom kernels learns how fast this processor is: one that is
             priced by a modest core's figures is never tried beside nodes that were measured on a fast one. ``None`` for none.
-        speedup: of the products of custom kernels over those of the runtime, before any was timed; those that were may tell less.
+        speedup: of the products of a custom kernel over those of the runtime, by what is known before any was timed, at sizes of
+            the kernel's symbols; those that were may tell less.
         observed: what nodes take in the model, looked at before anything is measured.
         measured: how many costs were measured: those at other prices before, where this is a model of the same run, and its own.
     """
@@ -73,14 +80,14 @@ class CostModel:
     runs: Mapping[int, int] = field(default_factory=dict)
     caution: float = 1.0
     told_by: Graph | None = None
-    speedup: float = 1.0
+    speedup: Callable[[Kernel, Mapping[str, int]], float] = _as_fast
     observed: ObservedTimes = field(default_factory=ObservedTimes)
     measured: int = 0
 
     def __post_init__(self) -> None:
         self._memo: dict[Node, float] = {}
         self._estimates: dict[Node, float] = {}
-        self._kernel_device: Device | None = None
+        self._kernel_pace: tuple[Pace, float] | None = None
         self._paced: dict[Node, float] = {}
         self._timed_products: dict[str, tuple[Signature, float]] = {}
         self._baseline: float | None = None
@@ -225,9 +232,7 @@ class CostModel:
         return seen or self.measured > before
 
     def _kernel_time(self, signature: Signature) -> float | None:
-        kernel = kernel_of(signature.attrs)
-        shapes = {t.name: concrete(type_.shape) or () for t, type_ in zip(kernel.inputs, signature.operands, strict=True)}
-        return time_of(self.store, kernel, bound_sizes(kernel, shapes))
+        return time_of(self.store, *_sized(signature))
 
     def least_of_kernels(self) -> Callable[[Graph, Iterable[int]], float]:
         """Microseconds that no graph-defined kernel takes less than that reads and makes some values of a graph.
@@ -278,8 +283,8 @@ class CostModel:
         estimate = known.get(node)
         if estimate is not None:
             return estimate
-        device = self.device if told_by is None else self._device_of_kernels(told_by)
         signature = self.signature(graph, node)
+        device = self.device if told_by is None or signature is None else self._device_of_kernel(told_by, signature)
         price = 0.0
         if all(graph.tables.constant[v] for v in node.values):
             price = self._folded(graph, node)
@@ -301,15 +306,21 @@ class CostModel:
                 self._timed_products[key] = signature, timed
                 self._forget_estimates()
 
-    def _device_of_kernels(self, graph: Graph) -> Device:
-        """The figures by which kernels are priced that were not timed: their products gain no more than those that were."""
-        if self._kernel_device is None:
+    def _device_of_kernel(self, graph: Graph, signature: Signature) -> Device:
+        """The figures by which a kernel is priced that was not timed: its products gain no more of what is hoped for than those
+        that were."""
+        if self._kernel_pace is None:
             pace, products = self._measured_pace(graph), self._timed_products.values()
-            as_fast = pace.of(self.device, 1.0)
-            gains = [node_microseconds(as_fast, KERNEL, s.attrs, s.operands) / max(timed, 1e-3) for s, timed in products]
-            speedup = min(self.speedup, median_high(gains)) if gains else self.speedup  # a disturbed one tells nothing of others
-            self._kernel_device = pace.of(self.device, speedup)
-        return self._kernel_device
+            reached = [self._hoped_for(pace, s) / max(timed, 1e-3) for s, timed in products]
+            share = min(1.0, median_high(reached)) if reached else 1.0  # a disturbed one tells nothing of others
+            self._kernel_pace = pace, share
+        pace, share = self._kernel_pace
+        return pace.of(self.device, share * self.speedup(*_sized(signature)))
+
+    def _hoped_for(self, pace: Pace, signature: Signature) -> float:
+        """Microseconds of a kernel before any was timed."""
+        device = pace.of(self.device, self.speedup(*_sized(signature)))
+        return node_microseconds(device, KERNEL, signature.attrs, signature.operands)
 
     def _know_more(self) -> None:
         """Forgets what measurements told: there is another one."""
@@ -318,7 +329,7 @@ class CostModel:
 
     def _forget_estimates(self) -> None:
         """Those of kernels: more is known by now."""
-        self._kernel_device = None
+        self._kernel_pace = None
         self._paced.clear()
 
     def _measured_pace(self, graph: Graph) -> Pace:
@@ -383,6 +394,13 @@ class CostModel:
         if self._baseline is None:
             self._baseline = cpu.empty_microseconds()
         return cpu.time_on_cpu(signature, self.opset, self._baseline)
+
+
+def _sized(signature: Signature) -> tuple[Kernel, dict[str, int]]:
+    """The kernel of a node, and the sizes of its symbols."""
+    kernel = kernel_of(signature.attrs)
+    shapes = {t.name: concrete(type_.shape) or () for t, type_ in zip(kernel.inputs, signature.operands, strict=True)}
+    return kernel, bound_sizes(kernel, shapes)
 
 
 def _leaves(graph: Graph, node: Node) -> bool:

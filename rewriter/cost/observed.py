@@ -1,7 +1,7 @@
 """Times of a model's nodes in a run of it, for those that depend on the numbers which a node meets there.
 
 By itself a node is timed on random numbers (:mod:`rewriter.cost.cpu`). In its model it may meet others: under a mask of -100, as
-Swin has it, most of a softmax is denormal, and a processor takes fifteen times as long for the product behind it.
+Swin has it, most of a softmax is denormal, and a processor takes many times as long for the product behind it.
 """
 
 from __future__ import annotations

@@ -99,8 +99,6 @@ class CustomKernels:
     """
 
     provider = "cuda"
-    speedup = 1.0
-    """Of products over the runtime's, as far as is known before any was timed: the model of schedules knows more of a GPU's."""
     compiles_beside = True
     """Whether kernels are compiled while others are timed."""
     trial_seconds = 0.15
@@ -176,6 +174,11 @@ class CustomKernels:
         """
         assert not self.proposals.is_open
         self._searched |= {rule.id: rule for rule in rules}
+
+    def speedup(self, kernel: Kernel, sizes: Mapping[str, int]) -> float:
+        """Of a kernel's products over the runtime's, as far as is known before any was timed: the model of schedules knows more
+        of a GPU's."""
+        return 1.0
 
     def warm(self) -> None:
         """Starts the processes that compile and time, where kernels are going to be timed."""

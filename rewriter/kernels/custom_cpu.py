@@ -21,7 +21,7 @@ from mugraph.blocks.statements import InvalidBlock
 from mugraph.graph import Graph
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import Measured, recall_all, time_of
-from rewriter.cost.schedules.cpu import SECOND_CACHE, cpu_schedules
+from rewriter.cost.schedules.cpu import SECOND_CACHE, cpu_schedules, share_in_parts
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.c.compile import LEVELS, Level
 from rewriter.kernels.c.objects import ObjectCompiler, levels_here
@@ -50,9 +50,11 @@ _OPINIONS, _RIVALS, _CHANGED = 3, 3, 0.9
 """How often a kernel is timed once more at most, under how many schedules, and at what share of its time that tells something."""
 _BESIDE_PARTS = 1
 """Of a product in floats where the processor multiplies parts, or of one in more parts where fewer are allowed."""
-_SPEEDUPS = {1: 1.1, MOST_PARTS: 1.5, MOST_PARTS - 1: 2.0}
-"""Of products with so many parts over onnxruntime's products of floats, about (docs/kernels_cpu.md): of floats what the best do,
-since at the same speed a product with what follows it saves nothing and none would be timed."""
+_FEW, _SURE = 2, 1.15
+"""Schedules of a kernel, where the time is short, and what parts are foreseen to gain where none in floats is one of these."""
+_SPEEDUPS = {1: 1.1, MOST_PARTS: 1.8, MOST_PARTS - 1: 2.4}
+"""Of large products with so many parts over onnxruntime's products of floats, about (docs/kernels_cpu.md): of floats what the
+best do, since at the same speed a product with what follows it saves nothing and none would be timed."""
 _QUICK = LEVELS["x86-64-v4"]
 """From which on products of floats are that fast."""
 
@@ -89,13 +91,16 @@ class CpuKernels(CustomKernels):
     def _timer(self) -> KernelTimer:
         return KernelTimer(on_cpu=True)
 
-    @property
-    def speedup(self) -> float:  # type: ignore[override]
-        """Of products over the runtime's, before any was timed: more than 1 where the processor has wide vectors or tiles."""
+    def speedup(self, kernel: Kernel, sizes: Mapping[str, int]) -> float:
+        """As above: more than 1 where the processor has wide vectors, or tiles that gain for products of such sizes."""
         here = levels_here() if self._can_time else ()
-        if _TILES in here:
-            return max(_SPEEDUPS[parts] for parts in self.parts)
-        return _SPEEDUPS[1] if _QUICK in here else 1.0
+        return max(self._gain_in_parts(kernel, sizes), _SPEEDUPS[1] if _QUICK in here else 1.0)
+
+    def _gain_in_parts(self, kernel: Kernel, sizes: Mapping[str, int]) -> float:
+        """The same with numbers in parts; 0 where they cannot be."""
+        if not self._can_time or _TILES not in levels_here():
+            return 0.0
+        return share_in_parts(kernel, sizes) * max(_SPEEDUPS[parts] for parts in self.parts)
 
     def warm(self) -> None:
         """Starts the process that times, where kernels are going to be timed."""
@@ -169,12 +174,14 @@ class CpuKernels(CustomKernels):
         whole = [self._with_constants(Scheduled.one(kernel, *schedules)) for schedules in self._schedules(kernel, most)]
         if not whole[0].packs_weights:
             return whole
-        if _TILES not in levels_here():
+        gain = self._gain_in_parts(kernel, self.sizes)
+        if gain <= 1.0:
             return whole[:_OF_PRODUCTS]
         in_parts = [self._with_constants(Scheduled.one(kernel, *each)) for each in self._schedules(kernel, _OF_PARTS, True)]
-        made = [[each.in_parts(parts) for each in (in_parts if parts > 1 else whole)] for parts in self.parts]
+        first, *others = self.parts if most > _FEW or gain < _SURE else [parts for parts in self.parts if parts > 1]
         fewest = min(max(most // 2, 1), _OF_PARTS)
-        return [each for at, several in enumerate(made) for each in several[: _BESIDE_PARTS if at else fewest]]
+        beside = [each.in_parts(parts) for parts in others for each in (in_parts if parts > 1 else whole)[:_BESIDE_PARTS]]
+        return [*(each.in_parts(first) for each in in_parts[:fewest]), *beside]
 
     def _compile(
         self, chosen: Sequence[Scheduled], architectures: Sequence[object]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -124,9 +124,8 @@ class CustomRunKernels(RunKernels):
     def _programs(self) -> Programs:
         return self._custom.programs
 
-    @property
-    def speedup(self) -> float:
-        return self._custom.speedup
+    def speedup(self, kernel: Kernel, sizes: Mapping[str, int]) -> float:
+        return self._custom.speedup(kernel, sizes)
 
     @property
     def compiling_seconds(self) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import Programs
 from mugraph.graph import Graph
 from mugraph.onnx import DraftedModel, Model, Saved, open_in, save
@@ -61,9 +62,8 @@ class RunKernels:
         """How the kernels that were compiled are launched."""
         return {}
 
-    @property
-    def speedup(self) -> float:
-        """How many times as fast as the runtime's the products of kernels may be taken to be before any was timed."""
+    def speedup(self, kernel: Kernel, sizes: Mapping[str, int]) -> float:
+        """How many times as fast as the runtime's the products of a kernel may be taken to be before any was timed."""
         return 1.0
 
     @property

@@ -24,7 +24,7 @@ from mugraph.blocks.operator import KERNEL, CompiledKernel, kernel_attrs
 from mugraph.blocks.variants import Variants
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_term
-from rewriter.cost.cpu import copies_of, empty_microseconds, microseconds_of_copy
+from rewriter.cost.cpu import copies_of, empty_microseconds, timer_of_copies
 from rewriter.cost.schedules.cpu import cpu_schedules
 from rewriter.cost.signature import Signature, node_model
 from rewriter.kernels.c.compile import LEVELS
@@ -77,7 +77,7 @@ def _times(models: Sequence[tuple[str, ModelOf, int]], threads: int, seconds: fl
     times: dict[str, float] = {}
     while not times or time.perf_counter() < end:
         for name, model_of, copies in models:
-            times[name] = min(times.get(name, float("inf")), microseconds_of_copy(model_of, copies, empty))
+            times[name] = min(times.get(name, float("inf")), timer_of_copies(model_of, copies, empty)())
     return times
 
 

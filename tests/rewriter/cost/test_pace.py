@@ -52,7 +52,7 @@ def measured(model: Model, factor: float) -> ProfileStore:
 
 def products_in_kernels(model: Model, store: ProfileStore, told_by: Graph | None, speedup: float = 1.0) -> int:
     """Products of the model that are in kernels in the first candidate with such."""
-    costs = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=told_by, speedup=speedup)
+    costs = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=told_by, speedup=lambda *of: speedup)
     matches = Matches.of((), RangeOracle({}), "cpu", model.opset)
     moves = Moves(matches, Prices(costs, matches.fusions))
     kernels = CpuKernels(CPU, store, SIZES, (), measures=False)
@@ -106,14 +106,14 @@ def product(rows: int) -> tuple[Kernel, Graph, Node]:
 def test_kernels_that_were_timed_tell_how_fast_others_are(model: Model) -> None:
     """What turned out to be slower than was hoped for is not hoped for of each that is like it."""
     store = measured(model, 0.2)
-    costs = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=1.3)
+    costs = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=lambda *of: 1.3)
     timed, at, node = product(512)
     _, elsewhere, like_it = product(1024)
     hoped_for, wanted = costs.estimate(elsewhere, like_it), costs.estimate(at, node)
     record(store, timed, {}, [Measured((Schedule((("m", 64), ("n", 64), ("k", 64))),), 1.5 * wanted)])
     assert costs.cost(at, node) == pytest.approx(1.5 * wanted + 1.0)
     assert costs.estimate(elsewhere, like_it) == pytest.approx(1.5 * hoped_for, rel=0.02)
-    quick = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=1.3)
+    quick = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=lambda *of: 1.3)
     record(store, timed, {}, [Measured((Schedule((("m", 64), ("n", 64), ("k", 64))),), 0.5 * wanted)])
     assert quick.cost(at, node) < wanted and quick.estimate(elsewhere, like_it) == pytest.approx(hoped_for), (
         "no more than was hoped for"
@@ -126,8 +126,8 @@ def test_one_kernel_that_was_timed_in_a_busy_minute_tells_nothing_of_others(
 ) -> None:
     """One of several took four times as long as was hoped for; if it is alone it is all that is known."""
     store = measured(model, 0.2)
-    costs = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=1.3)
-    untold = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=1.3)
+    costs = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=lambda *of: 1.3)
+    untold = CostModel(store, model.opset, SIZES, deadline=0.0, told_by=model.graph, speedup=lambda *of: 1.3)
     for number, factor in enumerate(slower):
         kernel, graph, node = product(512 + 64 * number)
         schedules = (Schedule((("m", 64), ("n", 64), ("k", 64))),)

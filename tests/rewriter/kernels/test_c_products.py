@@ -457,10 +457,29 @@ def test_a_trial_that_is_timed_again_has_the_least_of_all_its_times(monkeypatch:
     )
     with bench_here(1, kernel, {}, None, None) as bench:
         taken = iter([60.0, 80.0, 90.0, 70.0, 50.0])
-        monkeypatch.setattr(cpu_bench, "microseconds_of_copy", lambda model_of, copies, empty: next(taken))
+        monkeypatch.setattr(cpu_bench, "timer_of_copies", lambda model_of, copies, empty: lambda: next(taken))
         monkeypatch.setattr(cpu_bench, "copies_of", lambda signature: 1)
         assert [bench.timed(first, 1), bench.timed(second, 1)] == [60.0, 80.0]
         assert [bench.timed(first, 1), bench.timed(second, 2)] == [60.0, 50.0]
+
+
+@pytest.mark.skipif(not is_built(), reason="the run-time library is not built")
+@pytest.mark.parametrize("copies, opened", [(2, 1), (1, 3)])
+def test_sessions_of_small_kernels_stay_open_between_turns(monkeypatch: pytest.MonkeyPatch, copies: int, opened: int) -> None:
+    """To open them takes longer than to time them; weights so large that one copy fills the caches are not kept twice."""
+    kernel, schedule = linear(37, 150, 70), Schedule((("m", 8), ("n", 64), ("k", 128)))
+    sessions = list[int]()
+
+    def timer(model_of: object, copies: int, empty: float) -> Callable[[], float]:
+        sessions.append(copies)
+        return lambda: 60.0
+
+    monkeypatch.setattr(cpu_bench, "timer_of_copies", timer)
+    monkeypatch.setattr(cpu_bench, "copies_of", lambda signature: copies)
+    with bench_here(1, kernel, {}, None, None) as bench:
+        for _ in range(3):
+            bench.timed(CpuTrial((schedule,), {}), 1)
+    assert sessions == opened * [copies]
 
 
 @pytest.mark.parametrize(("level", "name"), CASES)
