@@ -17,12 +17,15 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 from mugraph.onnx import load, to_bytes
+from mugraph.onnx.cleaning import clean
 from mugraph.terms.term import walk
 from rewriter.kernels.fuse.builder import NotFusable
 from rewriter.kernels.fuse.fusable import FusableSet, propose
 from rewriter.kernels.fuse.kernels import Built, KernelBuilder
 from rewriter.kernels.text.analysis import updates
 from rewriter.reference import reference_outputs
+from rewriter.run.cleaning import computed
+from rewriter.run.shared_buffers import named_buffers
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
 from tests.support.decoding import attending
@@ -459,7 +462,7 @@ def test_keys_and_values_of_a_layer_are_appended_by_one_kernel() -> None:
     assert why_not_proved(made.general) is None
 
 
-@pytest.mark.parametrize("name", ["llama_step", "llama_step_padded", "qwen3_step"])
+@pytest.mark.parametrize("name", ["llama_step", "llama_step_padded", "qwen3_step", "llama_step_static", "qwen3_step_static"])
 def test_a_step_of_transformers_is_exported_as_torch_computes_it(name: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -467,7 +470,11 @@ def test_a_step_of_transformers_is_exported_as_torch_computes_it(name: str, tmp_
     config = {**STEPS[name].config, **small, "num_key_value_heads": 2, "head_dim": 16}
     path = tmp_path / "step.onnx"
     assert export_step(replace(STEPS[name], config=config), path) < 1e-5
-    assert not load(path).opaque
+    model = load(onnx.load(path))
+    assert not model.opaque
+    cleaned = clean(model, computed)
+    shared = named_buffers(model.graph if cleaned is None else cleaned.model.graph)
+    assert shared == (dict(cache_names(1)) if STEPS[name].is_static else {})
 
 
 def test_the_bound_of_a_step_is_what_it_reads() -> None:

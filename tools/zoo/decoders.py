@@ -40,7 +40,17 @@ __all__ = [
 ]
 
 Spelling = Literal[
-    "explicit", "attention", "grouped", "packed", "multihead", "genai", "tensorscatter", "scatternd", "elements", "chosen"
+    "explicit",
+    "attention",
+    "grouped",
+    "packed",
+    "multihead",
+    "genai",
+    "tensorscatter",
+    "static",
+    "scatternd",
+    "elements",
+    "chosen",
 ]
 SPELLINGS: tuple[Spelling, ...] = ("explicit", "attention", "grouped", "packed", "multihead", "genai")
 """With a cache that grows. ``explicit``: the cache is concatenated and heads are repeated, as torch.onnx exports transformers'
@@ -50,10 +60,11 @@ Llama (opset 20). ``attention``: operators Attention, RotaryEmbedding and RMSNor
 RotaryEmbedding, of as many heads of keys as of queries. ``genai``: as onnxruntime-genai's builder writes it (opset 21): one
 product, and lengths that are sums of a mask, ``attention_mask``, int64[batch,total]; the cache may be longer than what counts,
 and is as long as it was then."""
-FIXED: tuple[Spelling, ...] = ("tensorscatter", "scatternd", "elements", "chosen")
+FIXED: tuple[Spelling, ...] = ("tensorscatter", "static", "scatternd", "elements", "chosen")
 """With a cache of a fixed size. ``tensorscatter``: TensorScatter, and Attention with ``nonpad_kv_seqlen`` (opset 24). The others
-are plain operators (opset 20), whose attention is masked behind the position: the new one is written by ScatterND along the
-first axis, as torch.onnx exports assignments to slices, by ScatterElements, or by Where."""
+are plain operators (opset 20), whose attention is masked behind the position. ``static``: as torch.onnx exports transformers'
+StaticCache, the new one is written by ScatterND along the first axis, to which the whole cache is brought for it. ``scatternd``:
+likewise, in fewer nodes around it; ``elements``: by ScatterElements; ``chosen``: by Where."""
 
 Store = Literal["floats", "packed", "blocks"]
 STORES: tuple[Store, ...] = ("floats", "packed", "blocks")
@@ -371,6 +382,7 @@ def _constants(which: Decoder) -> dict[str, Array]:
         integers |= {"news": which.new, "last_new": which.new - 1, "new1": [which.new]}
     floats = {
         **{"two": 2.0, "epsilon": 1e-6, "root": size**-0.25, "nought": 0.0, "minus": -np.inf},
+        **{"least": float(np.finfo(np.float16 if which.half else np.float32).min)},
         **{"frequencies": frequencies[None, None]},
         **{"cosines": np.cos(angles), "sines": np.sin(angles)},
     }
@@ -423,6 +435,13 @@ _FIXED = f"""
     written = Concat<axis = 0>(batch1, key_heads, at1, sized) places = Expand(columns, written)
     {_ANGLES}
 """
+_STATIC = f"""
+    batch1 = Shape<start = 0, end = 1>(past_key_values_0_key) total1 = Shape<start = 2, end = 3>(past_key_values_0_key)
+    total0 = Squeeze(total1) keys = Range(zero, total0, one) positions = Unsqueeze(position, at0)
+    following = Add(at0, position) row = Unsqueeze(following, last1) query = Unsqueeze(row, at01) key = Unsqueeze(keys, at012)
+    past_seen = LessOrEqual(key, query) spread = Concat<axis = 0>(batch1, at1, at1, total1) seen = Expand(past_seen, spread)
+    {_ANGLES}
+"""
 _TENSORSCATTER = "positions = Unsqueeze(position, at1) counts = Add(position, one)"
 _PREPARED: Mapping[Spelling, str] = {
     "explicit": _EXPLICIT + _ANGLES,
@@ -432,6 +451,7 @@ _PREPARED: Mapping[Spelling, str] = {
     "genai": _GENAI,
     "multihead": _ATTENTION,
     "tensorscatter": _TENSORSCATTER,
+    "static": _STATIC,
     **dict.fromkeys(("scatternd", "elements", "chosen"), _FIXED),
 }
 
@@ -493,7 +513,7 @@ def _beside(n: int, which: Decoder) -> tuple[str, str, str]:
 
 
 def _explicit_attention(n: int, which: Decoder) -> str:
-    text = [_apart(n, which)]
+    text, hidden = [_apart(n, which)], "least" if which.spelling == "static" else "minus"
     for name in "qk":
         text.append(f"""{name}c{n} = Mul({name}t{n}, cos) {name}first{n} = Slice({name}t{n}, at0, half, at3, at1)
             {name}last{n} = Slice({name}t{n}, half, end, at3, at1) {name}m{n} = Neg({name}last{n})
@@ -509,7 +529,7 @@ def _explicit_attention(n: int, which: Decoder) -> str:
         kz{n} = Transpose<perm = [0, 2, 1]>(kf{n}) turned{n} = Concat<axis = 0>(kb{n}, kn{n}, kp{n})
         kd{n} = Reshape<allowzero = 0>(kz{n}, turned{n})
         qscaled{n} = Mul(qr{n}, root) kscaled{n} = Mul(kd{n}, root)
-        mask{n} = Where(seen, nought, minus) product{n} = MatMul(qscaled{n}, kscaled{n})
+        mask{n} = Where(seen, nought, {hidden}) product{n} = MatMul(qscaled{n}, kscaled{n})
         masked{n} = Add(product{n}, mask{n})
         share{n} = Softmax<axis = -1>(masked{n}) none{n} = IsNaN(share{n}) weights{n} = Where(none{n}, nought, share{n})
         seen{n} = MatMul(weights{n}, vall{n}) back{n} = Transpose<perm = [0, 2, 1, 3]>(seen{n})
@@ -524,9 +544,10 @@ def _present(n: int, part: str, new: str, which: Decoder) -> str:
         return f"{present} = ScatterElements<axis = 2>({past}, places, {new})"
     if which.spelling == "chosen":
         return f"{present} = Where(here, {new}, {past})"
-    if which.spelling == "scatternd":
-        return f"""first_{n}_{part} = Transpose<perm = [2, 0, 1, 3]>({past})
-            update_{n}_{part} = Transpose<perm = [2, 0, 1, 3]>({new})
+    if which.spelling in ("static", "scatternd"):
+        as_made = which.spelling == "static" and part == "value"  # torch.onnx joins what follows each other
+        update = f"Transpose<perm = [1, 0, 2, 3]>(vh{n})" if as_made else f"Transpose<perm = [2, 0, 1, 3]>({new})"
+        return f"""first_{n}_{part} = Transpose<perm = [2, 0, 1, 3]>({past}) update_{n}_{part} = {update}
             with_{n}_{part} = ScatterND(first_{n}_{part}, row, update_{n}_{part})
             {present} = Transpose<perm = [1, 2, 0, 3]>(with_{n}_{part})"""
     return f"{present} = Concat<axis = -2>({past}, {new})"

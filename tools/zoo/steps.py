@@ -1,12 +1,13 @@
 """Steps of transformers' own decoders with a cache, as ``torch.onnx`` exports them (needs the optional extra ``zoo``).
 
 As optimum names them: ``input_ids``, where asked for ``attention_mask`` and ``position_ids``, ``past_key_values.N.key`` and
-``.value``; ``logits``, ``present.N.key`` and ``.value``. Batch and length of the cache are dynamic; the weights are random.
+``.value``; ``logits``, ``present.N.key`` and ``.value``. Batch and length of the cache are dynamic; the weights are random. Of a
+cache of a fixed size ``position``, int64[1], says where the word stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,11 +36,13 @@ class StepArchitecture:
         model: class in transformers.
         config: what differs from the model's default configuration.
         is_padded: the step takes a mask of the cache's positions, and the position of the word.
+        is_static: the cache is transformers' StaticCache.
     """
 
     model: str
     config: Mapping[str, Any] = field(default_factory=dict)
     is_padded: bool = False
+    is_static: bool = False
 
 
 _LLAMA_1B = {  # Llama-3.2-1B
@@ -57,6 +60,8 @@ STEPS: Mapping[str, StepArchitecture] = {
     "llama_step": StepArchitecture("LlamaForCausalLM", LLAMA.config),
     "llama_step_padded": StepArchitecture("LlamaForCausalLM", LLAMA.config, is_padded=True),
     "qwen3_step": StepArchitecture("Qwen3ForCausalLM", QWEN3_CONFIG),
+    "llama_step_static": StepArchitecture("LlamaForCausalLM", LLAMA.config, is_static=True),
+    "qwen3_step_static": StepArchitecture("Qwen3ForCausalLM", QWEN3_CONFIG, is_static=True),
     "llama32_1b_step": StepArchitecture("LlamaForCausalLM", _LLAMA_1B),
     "qwen3_06b_step": StepArchitecture("Qwen3ForCausalLM", _QWEN3_06B),
 }
@@ -72,11 +77,13 @@ def export_step(architecture: StepArchitecture, path: Path, fp16: bool = False) 
 
     module, layers = _step(architecture, fp16)
     names = [before for before, _ in cache_names(layers)]
-    of_given = ({0: "batch", 1: "total"} if name == "attention_mask" else {0: "batch"} for name in _given(architecture))
+    of_name = {"attention_mask": {0: "batch", 1: "total"}, "position": {}}
+    of_given = (of_name.get(name, {0: "batch"}) for name in _given(architecture))
     sizes = {"inputs": (*of_given, *({0: "batch", 2: "past"} for _ in names))}
     with torch.no_grad():
         inputs = _inputs(module, architecture, names, *_CHECKED)
-        expected = module(*inputs.values())
+        fed = {name: value.numpy().copy() for name, value in inputs.items()}
+        expected = module(*inputs.values())  # a cache of a fixed size is written in place
         program = torch.onnx.export(
             module,
             tuple(_inputs(module, architecture, names, *_TRACED).values()),
@@ -87,13 +94,14 @@ def export_step(architecture: StepArchitecture, path: Path, fp16: bool = False) 
             dynamic_shapes=sizes,
         )
         program.save(path)
-    actual = session_of(path).run(None, {name: value.numpy() for name, value in inputs.items()})
+    actual = session_of(path).run(None, fed)
     return max(relative_error(np.asarray(a), e.numpy()) for a, e in zip(actual, expected, strict=True))
 
 
 def _given(architecture: StepArchitecture) -> tuple[str, ...]:
     """The inputs before the cache."""
-    return ("input_ids", "attention_mask", "position_ids") if architecture.is_padded else ("input_ids",)
+    told = ("attention_mask", "position_ids") if architecture.is_padded else ("position",) if architecture.is_static else ()
+    return ("input_ids", *told)
 
 
 def _step(architecture: StepArchitecture, fp16: bool) -> tuple[torch.nn.Module, int]:
@@ -108,8 +116,12 @@ def _step(architecture: StepArchitecture, fp16: bool) -> tuple[torch.nn.Module, 
 
         def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
             given = dict(zip(_given(architecture), inputs, strict=False))
-            past = inputs[len(given) :]
-            cache = transformers.DynamicCache(zip(past[::2], past[1::2], strict=True))
+            past = list(zip(inputs[len(given) :: 2], inputs[len(given) + 1 :: 2], strict=True))
+            position = given.pop("position", None)
+            if position is None:
+                cache = transformers.DynamicCache(past)
+            else:
+                cache, given["position_ids"] = _static_cache(self.model.config, past, position), position[None]
             result = self.model(**given, past_key_values=cache, use_cache=True)
             return result.logits, *(part for layer in result.past_key_values.layers for part in (layer.keys, layer.values))
 
@@ -117,6 +129,17 @@ def _step(architecture: StepArchitecture, fp16: bool) -> tuple[torch.nn.Module, 
     model_class = getattr(transformers, architecture.model)
     model = model_class(model_class.config_class(**architecture.config)).eval()
     return Step(model.half() if fp16 else model), model.config.num_hidden_layers
+
+
+def _static_cache(config: Any, past: Sequence[tuple[torch.Tensor, torch.Tensor]], position: torch.Tensor) -> Any:
+    """transformers' cache of a fixed size with keys and values of each layer, in which a word comes next to some place."""
+    import transformers
+
+    cache = transformers.StaticCache(config=config, max_cache_len=past[0][0].shape[2])
+    for layer, (keys, values) in zip(cache.layers, past, strict=True):
+        layer.keys, layer.values, layer.device, layer.is_initialized = keys, values, keys.device, True
+        layer.cumulative_length = position.clone()  # the layer counts in place
+    return cache
 
 
 def _inputs(
@@ -132,5 +155,7 @@ def _inputs(
     if architecture.is_padded:
         inputs |= {"attention_mask": torch.ones((batch, past + 1), dtype=torch.int64)}
         inputs |= {"position_ids": torch.full((batch, 1), past)}
+    if architecture.is_static:
+        inputs |= {"position": torch.tensor([past - 2])}
     shape = (batch, config.num_key_value_heads, past, size)
     return {**inputs, **{name: torch.randn(shape).to(model.dtype) for name in names}}

@@ -13,6 +13,7 @@ from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import NameSupply, captured, graphs_of, names_in_use
+from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, same_shape
 
 __all__ = ["simplify"]
@@ -28,7 +29,8 @@ _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
 _SINGLE = frozenset({"Concat", "Max", "Min", "Sum"})
 _KEEPS_ZERO = frozenset({"Expand", "Identity", "Slice", "Tile", "Transpose", *_RESHAPES})
 _NEUTRAL = {"Add": -0.0, "Div": 1, "Mul": 1, "Sub": 0.0}
-"""Operators to the second operand with which they give the first one bit for bit: -0 + 0 is no -0."""
+"""Operators to the second operand with which they give the first one bit for bit: -0 + 0 is no -0. Of those that commute it may
+be the first, too."""
 _STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}
 """Recurrent operators to the inputs that are zeros where they are left out."""
 
@@ -91,8 +93,10 @@ class _Simplifying:
 
     def visit(self, node: NodeProto) -> None:
         """Rewrites a node in its place, if there is a plainer one."""
-        if node.domain in DEFAULT_DOMAINS and node.input and len(node.output) == 1 and self._changes_nothing(node):
-            node.CopyFrom(helper.make_node("Identity", [node.input[0]], list(node.output), name=node.name))
+        is_one = node.domain in DEFAULT_DOMAINS and node.input and len(node.output) == 1
+        same = self._unchanged(node) if is_one else ""
+        if same:
+            node.CopyFrom(helper.make_node("Identity", [same], list(node.output), name=node.name))
         elif node.domain in DEFAULT_DOMAINS:
             steps: tuple[Callable[[NodeProto], NodeProto | None], ...] = (
                 self._one_reshape,
@@ -129,9 +133,15 @@ class _Simplifying:
 
     # Nodes that change nothing
 
-    def _changes_nothing(self, node: NodeProto) -> bool:
-        """Whether the first input is the result."""
-        given, made = self._type(node.input[0]), self._type(node.output[0])
+    def _unchanged(self, node: NodeProto) -> str:
+        """The name of an input that is the result; empty where there is none."""
+        is_either = node.op_type in _NEUTRAL and get_operator(node.op_type).commutative
+        orders = (node.input, node.input[::-1]) if is_either else (node.input,)
+        return next((names[0] for names in orders if self._changes_nothing(node, names)), "")
+
+    def _changes_nothing(self, node: NodeProto, names: Sequence[str]) -> bool:
+        """Whether the first of the inputs, in this order, is the result."""
+        given, made = self._type(names[0]), self._type(node.output[0])
         if given is None or made is None or given.dtype != made.dtype:
             return False
         if node.op_type == "Cast" or (node.op_type in _SINGLE and len(node.input) == 1):
@@ -139,7 +149,7 @@ class _Simplifying:
         if same_shape(given.shape, made.shape) is not True:
             return False
         if node.op_type in _NEUTRAL:
-            second = self._array(node.input[1])
+            second = self._array(names[1])
             neutral = None if second is None else np.full(second.shape, _NEUTRAL[node.op_type], second.dtype)
             return second is not None and neutral is not None and second.tobytes() == neutral.tobytes()
         match node.op_type:
@@ -151,7 +161,7 @@ class _Simplifying:
             case "Slice" if len(node.input) > 1:
                 return self._goes_by_ones(node)
             case "Pad" if len(node.input) > 1:
-                pads = self._array(node.input[1])
+                pads = self._array(names[1])
                 return pads is not None and not pads.any()
         return False
 

@@ -15,6 +15,7 @@ from mugraph.onnx.cleaning.folding import Evaluate, fold_constants
 from mugraph.onnx.cleaning.leftovers import drop_leftovers
 from mugraph.onnx.cleaning.sharing import share_values
 from mugraph.onnx.cleaning.simplifying import simplify
+from mugraph.onnx.cleaning.updating import write_along_axes
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.model import Model
 from mugraph.onnx.read import reread
@@ -137,6 +138,7 @@ def _round(model: Model, evaluate: Evaluate, depth: Depth, slack: int) -> ModelP
         absorb(proto.graph, model.weights)
     if depth > Depth.PLAIN:
         heed()
+        write_along_axes(proto.graph, model)
         simplify(proto.graph, model)
         rename(proto.graph, merge_constants(proto.graph, model.weights))
         share_values(proto.graph, model, operators)

@@ -18,7 +18,7 @@ from tests.support.decoding import attending
 from tools.zoo.decoders import SPELLINGS, Decoder, Spelling, cache_names, decoder_step
 
 STEP = Decoder(layers=1, room=24)
-UPDATED: tuple[Spelling, ...] = ("chosen", "elements", "tensorscatter")
+UPDATED: tuple[Spelling, ...] = ("chosen", "elements", "static", "scatternd", "tensorscatter")
 
 
 def pairs_of(text: str) -> dict[str, str]:
@@ -27,7 +27,7 @@ def pairs_of(text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("spelling", UPDATED)
 def test_caches_that_are_updated_may_be_read_and_written_in_one_buffer(spelling: Spelling) -> None:
-    """In the original, and with the kernel that attends: it reads the cache beside what is new."""
+    """In the cleaned original, and with the kernel that attends: it reads the cache beside what is new."""
     which = replace(STEP, spelling=spelling)
     model, _, candidate = attending(which)
     expected = dict(cache_names(which.layers))

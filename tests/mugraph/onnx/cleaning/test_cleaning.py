@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,6 +97,10 @@ GOES = {
         "(float[N,3] x) => (float[N,3] y) { s = Shape(x) a = Exp(x) t = Shape(a) b = Reshape(a, s) c = Tanh(b) "
         "y = Reshape(c, t) }",
         "Exp Tanh",
+    ),
+    "a zero of a sum": (
+        "(float[2,3] x) => (int64[2,3] y) { a = Cast<to = 7>(x) b = Constant<value = int64[1] {0}>() c = Add(b, a) y = Neg(c) }",
+        "Cast Neg",
     ),
     "a Cast to the same type": ("(float[2,3] x) => (float[2,3] y) { a = Cast<to = 1>(x) y = Relu(a) }", "Relu"),
     "reshapes in a row": (
@@ -377,6 +382,65 @@ def test_sizes_along_the_same_axes_are_told(sizes: str, computed_sizes: int, bat
     for batch in (2, 1, 0)[:batches]:
         x = {"x": GENERATOR.standard_normal((batch, 5, 12)).astype(np.float32)}
         assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
+
+
+CACHE = """(float[N,2,8,4] x, float[N,2,8,4] w, float[N,2,K,4] new, float[N,2,K,4] other, int64[1] at, int64[K,1] row) =>
+    (float[N,2,8,4] y, float[A,B,C,D] z)"""
+MOVED = "a = Transpose<perm = [2, 0, 1, 3]>({0}) b = Transpose<perm = [2, 0, 1, 3]>({1})"
+OTHER = MOVED.replace("[2, 0, 1, 3]>({1})", "[2, 1, 0, 3]>(h)")
+BACK = "{2} = Transpose<perm = [1, 2, 0, 3]>(c)"
+
+
+def written(body: str) -> str:
+    """Nodes for each of two caches, with names as exporters give them."""
+    parts = []
+    for layer, names in enumerate((("x", "new", "y"), ("w", "other", "z"))):
+        parts.append(re.sub(r"\b([a-cg-j])\b", rf"layer_{layer}_attention_\1", body).format(*names))
+    return " ".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("body", "moved"),
+    [
+        (f"{MOVED} c = ScatterND(a, row, b) {BACK}", 0),
+        (f'{MOVED} c = ScatterND<reduction = "none">(a, row, b) {BACK}', 0),
+        (f"{MOVED} i = Unsqueeze(at, last) c = ScatterND(a, i, b) {BACK}", 0),
+        (f"{MOVED} j = Add(none, at) i = Unsqueeze(j, last) c = ScatterND(a, i, b) {BACK}", 0),
+        (f"g = Transpose<perm = [1, 0, 2, 3]>({{1}}) h = Neg(g) {OTHER} c = ScatterND(a, row, b) {BACK}", 2),
+    ],
+)
+@pytest.mark.parametrize("batch", [2, 1, 0])
+def test_one_position_along_an_axis_is_written_there(body: str, moved: int, batch: int) -> None:
+    """The axis is not brought to the front for it; counted from the end, too. Caches of one shape have one index."""
+    text = f"g {CACHE.replace('K', '1')} <int64[1] last = {{-1}}, int64[1] none = {{0}}> {{ {written(body)} }}"
+    shapes = {"x": 8, "w": 8, "new": 1, "other": 1}
+    feed = {name: GENERATOR.standard_normal((batch, 2, size, 4)).astype(np.float32) for name, size in shapes.items()}
+    feeds = [{**feed, "at": np.array([at]), "row": np.array([[at]])} for at in (0, 5, 7, -1, -8)]
+    expected = Counter({"ScatterElements": 2, "Reshape": 1, "Shape": 1, "Expand": 1})
+    assert same(text, *feeds) == expected + Counter({"Transpose": 2 * moved, "Neg": moved})
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (f"{MOVED} c = ScatterND(a, row, b) {BACK}", 2),
+        (f'{MOVED} c = ScatterND<reduction = "add">(a, row, b) {BACK}', 1),
+        (f"{MOVED} c = ScatterND(a, row, b) i = Transpose<perm = [1, 2, 0, 3]>(c) j = Neg(c) {{2}} = Div(i, j)", 1),
+        (f"{MOVED} c = ScatterND(a, row, b) i = Transpose<perm = [1, 2, 0, 3]>(c) j = Neg(a) {{2}} = Div(i, j)", 1),
+        (f"{MOVED} c = ScatterND(a, row, b) {BACK.replace('1, 2, 0', '2, 1, 0')}", 1),
+        (f"{MOVED} c = ScatterND(a, row, b) {BACK.replace('<perm = [1, 2, 0, 3]>', '')}", 1),
+    ],
+)
+def test_positions_are_written_in_front_where_that_is_not_all(body: str, count: int) -> None:
+    """Several, sums, an order in which others read it, too, and another order behind it."""
+    text = f"g {CACHE.replace('K', str(count)).replace('float[N,2,8,4] y', 'float[E,F,G,H] y')} {{ {written(body)} }}"
+    assert ops(cleaned(text))["ScatterND"] == 2
+
+
+def test_no_file_grows_for_a_position_that_is_written() -> None:
+    """Of one cache; and nothing else stays for it."""
+    body = f"{MOVED} c = ScatterND(a, row, b) {BACK} d = Transpose<perm = [0, 1, 2, 3]>(w) z = Neg(d)".format("x", "new", "y")
+    assert ops(cleaned(f"g {CACHE.replace('K', '1')} {{ {body} }}")) == Counter({"Transpose": 3, "ScatterND": 1, "Neg": 1})
 
 
 def test_initial_states_of_zeros_are_left_out() -> None:
