@@ -28,7 +28,7 @@ from rewriter.cost.calibration import Calibration
 from rewriter.cost.cuda import empty_microseconds, time_on_cuda
 from rewriter.cost.devices import DEVICES, Device
 from rewriter.cost.kernel_times import least_known, time_of
-from rewriter.cost.observed import ObservedTimes
+from rewriter.cost.observed import SlowNodes, kind_of, may_be_slow
 from rewriter.cost.pace import Pace, pace_of
 from rewriter.cost.roofline import node_microseconds, product_sizes
 from rewriter.cost.schedules import least_of_any, least_of_product
@@ -42,6 +42,8 @@ NODE_OVERHEAD = {"cpu": 1.0, "cuda": 0.0}
 
 _OPINIONS = {"cpu": 3, "cuda": 1}
 """How often a node is measured once more at most: other work disturbs what is measured on a processor."""
+_LOOKING, _SUSPECTS = 0.25, 4
+"""Share of the time for measuring in which is found out what numbers make slow, and how many nodes are timed for that."""
 _NO_NUMBERS = (DataType.STRING, DataType.COMPLEX64, DataType.COMPLEX128)
 """Element types whose entries are no real numbers."""
 
@@ -67,7 +69,7 @@ class CostModel:
             priced by a modest core's figures is never tried beside nodes that were measured on a fast one. ``None`` for none.
         speedup: of the products of a custom kernel over those of the runtime, by what is known before any was timed, at sizes of
             the kernel's symbols; those that were may tell less.
-        observed: what nodes take in the model, looked at before anything is measured.
+        slow: nodes of the model that its numbers make slow, which is found out before anything is measured.
         measured: how many costs were measured: those at other prices before, where this is a model of the same run, and its own.
     """
 
@@ -81,7 +83,7 @@ class CostModel:
     caution: float = 1.0
     told_by: Graph | None = None
     speedup: Callable[[Kernel, Mapping[str, int]], float] = _as_fast
-    observed: ObservedTimes = field(default_factory=ObservedTimes)
+    slow: SlowNodes = field(default_factory=SlowNodes)
     measured: int = 0
 
     def __post_init__(self) -> None:
@@ -147,7 +149,7 @@ class CostModel:
                 self._learn_of_products(signature, timed)
         else:
             key = signature.key()
-            timed = self.store.get(key)
+            timed = self.slow.time(key) or self.store.get(key)
             if timed is None:
                 self._met.setdefault(key, signature)
         times = _times_run(self.runs, graph, node)
@@ -155,11 +157,7 @@ class CostModel:
             estimate = self.estimate(graph, node)
             if node.op == KERNEL:
                 return estimate * self.caution, False
-            once = estimate / max(times, 1)
-            once *= self._calibrated(signature, once)
-            return self.observed.of(signature, once, is_measured=False) * times, False
-        if node.op != KERNEL:
-            timed = self.observed.of(signature, timed, is_measured=True)
+            return estimate * self._calibrated(signature, estimate / max(times, 1)), False
         return (timed + NODE_OVERHEAD[self.provider]) * times, True
 
     def _calibrated(self, signature: Signature, estimate: float) -> float:
@@ -214,9 +212,7 @@ class CostModel:
     def _measure_all(self, signatures: Mapping[str, Signature], seconds: float) -> bool:
         before, now = self.measured, time.monotonic()
         deadline = min(self.deadline, now + seconds)
-        seen = now < deadline and self.observed.look()
-        if seen:
-            self._memo.clear()
+        seen = now < deadline and self._find_slow(min(deadline, now + _LOOKING * seconds))
         for key, signature in list(signatures.items()):
             if time.monotonic() >= deadline:
                 break
@@ -230,6 +226,41 @@ class CostModel:
                     self._know_more()
             self._met.pop(key, None)
         return seen or self.measured > before
+
+    def _find_slow(self, until: float) -> bool:
+        """Looks once at what the nodes of the model take in a run of it, and times those by themselves then that seem slow.
+
+        What takes most comes first. Nodes with attributes are left: a profile does not tell them apart.
+
+        Args:
+            until: the instant of :func:`time.monotonic` after which nothing more is run.
+
+        Returns:
+            whether any is slow.
+        """
+        graph = self.told_by
+        if self.slow.is_known or graph is None:
+            return False
+        observed, suspects = self.slow.observed(until), dict[str, tuple[float, Signature, float]]()
+        for node in graph.references:
+            signature = None if self._is_free(graph, node) else self.signature(graph, node)
+            if signature is None or signature.attrs or node.op == KERNEL or signature.op != node.op:
+                continue
+            key, seen = signature.key(), observed.get(kind_of(node.op, [str(type_) for type_ in signature.operands]), 0.0)
+            if may_be_slow(seen, self.store.get(key) or self.estimate(graph, node)):
+                before = suspects[key][0] if key in suspects else 0.0
+                suspects[key] = before + seen, signature, seen
+        found = False
+        for _, signature, seen in sorted(suspects.values(), key=lambda suspect: -suspect[0])[:_SUSPECTS]:
+            if time.monotonic() >= until:
+                break
+            alone = self._measure(signature)
+            if alone is not None:
+                known = self.store.get(signature.key())
+                self.store.put(signature.key(), alone if known is None else min(alone, known))
+                found |= self.slow.add(signature, seen, alone)
+        self._memo.clear()
+        return found
 
     def _kernel_time(self, signature: Signature) -> float | None:
         return time_of(self.store, *_sized(signature))

@@ -7,106 +7,118 @@ Swin has it, most of a softmax is denormal, and a processor takes many times as 
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
-from mugraph.terms.shape import concrete
 from rewriter.cost.signature import Signature
 from rewriter.runtime_env import RuntimeFailure, new_session
 
-__all__ = ["ObservedTimes", "observe"]
+__all__ = ["SlowNodes", "observe"]
 
 _RUNS = 4
 """Runs that are looked at, after one to warm up: the least time of each node counts."""
 _TIMES, _LEAST = 3.0, 20.0
 """How many times what a node takes by itself it has to take in its model, and how many microseconds more: less is noise."""
 
-_Kind = tuple[str, tuple[tuple[int, ...], ...]]
-"""An operator, by its ONNX name, and the shapes of its operands."""
+Observed = Mapping[str, float]
+"""Microseconds by :func:`kind_of`."""
 
 
-class ObservedTimes:
-    """What nodes take in a run of their model, once somebody has looked.
+def kind_of(op: str, operands: list[str]) -> str:
+    """What a profile tells of a node: its operator and the types of its operands."""
+    return f"{op}({', '.join(operands)})"
+
+
+class SlowNodes:
+    """The nodes that numbers make slow in a model, by the keys of their signatures, once somebody has looked.
 
     Args:
-        look: runs the model; it is called once.
+        look: runs the model until an instant of :func:`time.monotonic` at the latest; it is called once.
     """
 
-    def __init__(self, look: Callable[[], Mapping[_Kind, float]] = dict) -> None:
-        self._look: Callable[[], Mapping[_Kind, float]] | None = look
-        self._times: Mapping[_Kind, float] = {}
-        self._slow: dict[_Kind, float] = {}
+    def __init__(self, look: Callable[[float], Observed] | None = None) -> None:
+        self._look = look
+        self._known: dict[str, tuple[Signature, float, float]] = {}
 
-    def look(self) -> bool:
-        """Looks, the first time that it is called; whether anything is known then that was not."""
-        if self._look is None:
-            return False
+    @property
+    def is_known(self) -> bool:
+        """Whether there is nothing to look at any more."""
+        return self._look is None
+
+    def observed(self, until: float) -> Observed:
+        """What the nodes of the model take, by kind."""
         look, self._look = self._look, None
-        self._times = look()
-        return bool(self._times)
+        return {} if look is None else look(until)
 
-    def of(self, signature: Signature, alone: float, *, is_measured: bool) -> float:
-        """Microseconds of a node, where it takes so many by itself.
+    def add(self, signature: Signature, seen: float, alone: float) -> bool:
+        """Notes what a node takes in its model and by itself; whether that makes it slow."""
+        is_slow = may_be_slow(seen, alone)
+        if is_slow:
+            self._known[signature.key()] = signature, seen, alone
+        return is_slow
 
-        Args:
-            is_measured: that was measured, and not estimated.
-        """
-        kind = signature.op, tuple(concrete(type_.shape) or () for type_ in signature.operands)
-        seen = self._times.get(kind, 0.0)
-        if seen <= _TIMES * alone + _LEAST:
-            return alone
-        if is_measured:
-            self._slow[kind] = seen / max(alone, 1.0)
-        return seen
+    def time(self, key: str) -> float | None:
+        """Microseconds of a node that is slow."""
+        known = self._known.get(key)
+        return None if known is None else known[1]
 
     def notes(self) -> list[str]:
-        """What to tell the user of nodes whose prices were asked, and that are slow for the numbers which they meet."""
-        if not self._slow:
+        """What to tell the user."""
+        if not self._known:
             return []
-        slow = [
-            (times, f"{op} of {' by '.join('×'.join(map(str, s)) for s in shapes)}") for (op, shapes), times in self._slow.items()
-        ]
-        most, which = max(slow)
-        others = f", and {len(slow) - 1} more are slower, too" if len(slow) > 1 else ""
+        most, which = max(
+            (seen / max(alone, 1.0), f"{s.op} of {' by '.join(map(str, s.operands))}") for s, seen, alone in self._known.values()
+        )
+        others = f", and {len(self._known) - 1} more are slower, too" if len(self._known) > 1 else ""
         return [
-            f"{which} takes {most:.0f} times as long on the model's numbers as on others{others}: if they are denormal, "
-            "session.set_denormal_as_zero helps, in the first session of a process"
+            f"{which} takes {most:.0f} times as long on the inputs that were tried as by itself{others}: if numbers are denormal "
+            "there, session.set_denormal_as_zero helps, in the first session of a process"
         ]
 
 
-def observe(model: Path, feed: Mapping[str, np.ndarray], folder: Path) -> dict[_Kind, float]:
-    """Microseconds of nodes on the CPU provider, the mean of those that are of one kind; nothing of a model that does not run.
+def may_be_slow(seen: float, alone: float) -> bool:
+    """Whether a node takes so much longer in its model than by itself that this is no noise."""
+    return seen > _TIMES * alone + _LEAST
+
+
+def observe(model: Path, feed: Mapping[str, np.ndarray], folder: Path, until: float) -> dict[str, float]:
+    """Microseconds of nodes on the CPU provider by kind, the mean of those that are of one; nothing of a model that does not run.
 
     Args:
+        model: without bodies, whose nodes a profile has once for each time that they run.
         folder: for onnxruntime's profile, which is removed.
+        until: the instant of :func:`time.monotonic` after which no run is begun.
     """
-    try:
-        session = new_session(model, "cpu", lingering=False, profile=folder / "profile")
-        for _ in range(_RUNS + 1):
-            session.run(None, feed)
-        profile = session.end_profile()
-    except RuntimeFailure:
-        return {}
-    try:
-        return _times(json.loads(profile.read_text()))
-    finally:
-        profile.unlink()
+    with TemporaryDirectory(dir=folder) as place:
+        try:
+            session = new_session(model, "cpu", lingering=False, profile=Path(place) / "profile")
+        except RuntimeFailure:
+            return {}
+        with suppress(RuntimeFailure):
+            for _ in range(_RUNS + 1):
+                session.run(None, feed)
+                if time.monotonic() >= until:
+                    break
+        return _times(json.loads(session.end_profile().read_bytes()))
 
 
-def _times(events: list[dict[str, Any]]) -> dict[_Kind, float]:
-    durations, kinds = defaultdict[str, list[float]](list), dict[str, _Kind]()
+def _times(events: list[dict[str, Any]]) -> dict[str, float]:
+    durations, kinds = defaultdict[str, list[float]](list), dict[str, str]()
     for event in events:
         name, arguments = str(event.get("name")), event.get("args", {})
         if event.get("cat") == "Node" and name.endswith("_kernel_time") and "input_type_shape" in arguments:
-            shapes = (tuple(shape) for operand in arguments["input_type_shape"] for shape in operand.values())
-            kinds[name] = arguments["op_name"], tuple(shapes)
+            types = [f"{t}[{','.join(map(str, shape))}]" for each in arguments["input_type_shape"] for t, shape in each.items()]
+            kinds[name] = kind_of(arguments["op_name"], types)
             durations[name].append(float(event["dur"]))
-    found = defaultdict[_Kind, list[float]](list)
+    found = defaultdict[str, list[float]](list)
     for name, taken in durations.items():
         if len(taken) > 1:
             found[kinds[name]].append(min(taken[1:]))

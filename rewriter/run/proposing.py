@@ -298,7 +298,7 @@ class Proposer:
         if not searched.interrupted:
             search, searched = self._settled(search, searched, graph, banned)
         bench.figures.predictions = self._predicted(search, searched)
-        bench.notes.add(*bench.observed.notes())
+        bench.notes.add(*bench.slow.notes())
         bench.store.flush()
         return Proposals(search, searched, short, task.options.top)
 

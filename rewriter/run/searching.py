@@ -349,7 +349,7 @@ def new_search(bench: Workbench, named: Collection[str] | None = None) -> ModelS
         *(bench.store, model.opset, bench.sizes, target.provider, deadline, target.device, runs),
         told_by=told_by,
         speedup=bench.kernels.speedup,
-        observed=bench.observed,
+        slow=bench.slow,
     )
     op_types = {index: origin.op_type for index, origin in enumerate(model.origins)}
     defaults = {model.values[name]: default for name, default in model.defaults.items()}

@@ -18,11 +18,11 @@ from mugraph.files import Scratch
 from mugraph.graph import Constant
 from mugraph.ops import traits_of
 from mugraph.ops.traits import ProductKind
-from mugraph.terms.shape import Dim
+from mugraph.terms.shape import DataType, Dim
 from mugraph.terms.term import walk
 from rewriter.cost.fused import RuntimeDirections
 from rewriter.cost.known import known_table
-from rewriter.cost.observed import ObservedTimes, observe
+from rewriter.cost.observed import SlowNodes, observe
 from rewriter.cost.store import ProfileStore, default_profile_path
 from rewriter.kernels.parts import parts_for
 from rewriter.reference import observed_sizes
@@ -50,6 +50,9 @@ __all__ = ["Progress", "Recorded", "Workbench", "open_workbench"]
 _custom = LateModule("rewriter.run.custom")  # most models for processors have no kernels
 _LOGGER = logging.getLogger(__name__)
 _T = TypeVar("_T")
+
+_IN_C = (DataType.FLOAT, DataType.FLOAT16, DataType.BFLOAT16)
+"""The types of products that kernels in C make."""
 
 Progress = Callable[[str], None]
 """Called with a line of text now and then."""
@@ -113,11 +116,12 @@ class Workbench:
         return path
 
     @cached_property
-    def observed(self) -> ObservedTimes:
-        """What nodes take in the original, where kernels in C may take their place: on a GPU time does not depend on numbers."""
-        if not (self.task.measures and self.task.target.provider == "cpu" and self.kernels.can_be_used):
-            return ObservedTimes()
-        return ObservedTimes(lambda: observe(self.original, self.task.feeds()[0], self.folder))
+    def slow(self) -> SlowNodes:
+        """The nodes of the original that numbers make slow, where kernels in C may take their place: on a GPU none does."""
+        task = self.task
+        if not (task.measures and task.target.provider == "cpu" and self.kernels.can_be_used) or task.model.bodies:
+            return SlowNodes()
+        return SlowNodes(lambda until: observe(self.original, task.feeds()[0], self.folder, until))
 
     def confirm(self, patience: float = math.inf) -> None:
         """Returns when what the stages went ahead of is known to hold: nothing is written before that.
@@ -236,7 +240,9 @@ def _open_kernels(task: Task, rules: RuleBook, store: ProfileStore, notes: Notes
     if any(MoveKind.SCHEME in kinds for kinds in STRATEGIES[task.options.strategy].phases):
         notes.add("no fusion schemes: they are of custom kernels, which this run makes none of")
     if asks_for_kernels(replace(task.options, cpu_kernels=True), task.target):
-        products = sum(traits_of(node.op).product is ProductKind.MATRIX for node in task.model.graph.nodes())
+        graph = task.model.graph
+        types = (graph.type(node.values[0]) for node in graph.nodes() if traits_of(node.op).product is ProductKind.MATRIX)
+        products = sum(type_ is not None and type_.dtype in _IN_C for type_ in types)
         if products:
             notes.add(f"no kernels in C were tried, which may make products faster ({products} here): --cpu-kernels")
     return RunKernels(task.model)

@@ -325,7 +325,10 @@ def check(name: str, tool: Tool, source: Path, target: Path, acceptance: Accepta
 
 
 def _opened_elsewhere(name: str, source: Path, acceptance: Acceptance) -> tuple[Row, Any]:
-    """The original in another runtime, compared with the reference; no session where that does not run it, or not right."""
+    """The original in another runtime, compared with the reference; no session where that does not run it.
+
+    One that is not right is timed all the same: its row says so.
+    """
     row, began = Row(name), time.perf_counter()
     try:
         session = RUNTIMES[name](source)
