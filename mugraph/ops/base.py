@@ -184,7 +184,7 @@ class Operator:
 
         Raises:
             ValueError: the record has no decomposition.
-            ShapeError, Undecided: it depends on dimensions that these operands do not have.
+            ShapeError, Undecided: it depends on dimensions that these operands do not have, or has none at their sizes.
         """
         if self.decomposition is None:
             raise ValueError(f"{self.name} has no decomposition")

@@ -85,7 +85,7 @@ def _gather(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> tuple[Ar
 
     def take(a: np.ndarray) -> np.ndarray:
         axis = attrs["axis"]
-        return np.take(a, places_of(indices, a.shape[axis]), axis=axis)
+        return np.asarray(np.take(a, places_of(indices, a.shape[axis]), axis=axis), a.dtype)  # also one entry at one place
 
     return (domain.move(take, x),)
 

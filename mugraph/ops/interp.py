@@ -99,13 +99,17 @@ def unread(term: Term, types: Mapping[Term, TensorType]) -> list[int]:
 
 
 def _composed_of(term: Term, types: Mapping[Term, TensorType]) -> Sequence[Term] | None:
-    """The results of an operator that is composed of others; ``None`` of others, and of elementwise ones."""
+    """The results of an operator that is composed of others; ``None`` of others, of elementwise ones, and at sizes at which it is
+    not."""
     record = get_operator(term.op)
     if record.elementwise or record.decomposition is None:
         return None
     beside = [types[i].dtype for i in term.inputs if i.op != "Const"]
     operands = [TensorType(beside[0] if beside else DataType.FLOAT, ()) if i.op == "Const" else types[i] for i in term.inputs]
-    return record.decompose(term.attrs, operands)
+    try:
+        return record.decompose(term.attrs, operands)
+    except ShapeError:
+        return None
 
 
 def taken_apart(roots: Iterable[Term], inputs: Mapping[str, TensorType]) -> list[Term]:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, NoValue
-from mugraph.ops.base import Operator, register
+from mugraph.ops.base import Operator, applied, operands, register
 from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of, rank_of
 from mugraph.ops.indexing import places_of, read_lookup, slices_at, whole_numbers
 from mugraph.ops.traits import Movement, Traits
 from mugraph.terms.kinds import AttributeKind
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, normalize_axis, same_dim
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, normalize_axis, same_dim, same_shape
+from mugraph.terms.term import Term
 
 _INDICES = (DataType.INT32, DataType.INT64)
 
@@ -143,6 +144,18 @@ def _scatter_elements(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -
     return (domain.move(write, inputs[0], inputs[2]),)
 
 
+def _decompose_scatter_elements(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    """Of one place along the axis for each entry of the others: what is new is chosen where it is. Looked up among all places one
+    that counts from the end is one that does not. Raises ShapeError where that is not so."""
+    (x, indices, updates), axis = operands(3), attrs["axis"]
+    alike = same_shape(types[1].shape, (*types[0].shape[:axis], 1, *types[0].shape[types[0].rank + axis + 1 :]))
+    if alike is not True:
+        raise ShapeError(f"ScatterElements of {types[0]} at indices {types[1]} is no choice of one entry")
+    places = applied("Range", start=0, limit=types[0].shape[axis], dtype=types[1].dtype)
+    along = applied("Unsqueeze", places, axes=tuple(range(axis + 1, 0))) if axis < -1 else places
+    return (applied("Where", applied("Equal", along, applied("Gather", places, indices, axis=-1)), updates, x),)
+
+
 def _unreduced(node: ForeignNode, **defaults: Any) -> dict[str, Any]:
     attributes = attributes_of(node, reduction="none", **defaults)
     if attributes["reduction"] != "none":
@@ -162,6 +175,7 @@ register(
         _infer_scatter_elements,
         _scatter_elements,
         read=_read_scatter_elements,
+        decomposition=_decompose_scatter_elements,
         write=lambda attrs, types, opset: OnnxForm("ScatterElements", (0, 1, 2), {"axis": attrs["axis"] + types[0].rank}),
         traits=Traits(keeps_shape=True, overwrites=True),
         samples=("ScatterElements[axis=-2](x, i, y) | x:[8,32] i:int64[2,32] y:[2,32]",),

@@ -21,7 +21,7 @@ from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, product
 from mugraph.terms.term import walk
-from rewriter.kernels.caches import attention_apart
+from rewriter.kernels.caches import attention_apart, chosen_updates
 from rewriter.kernels.chunks import ChunkedAttention
 from rewriter.kernels.drafts import KernelRules
 from rewriter.kernels.fuse.builder import NotFusable
@@ -145,8 +145,8 @@ class KernelProposals:
 
     def starts(self, moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         """The candidate with its masks as masks of positions, for a search to begin from: behind an operator of the runtime that
-        takes a mask as a tensor no rule sees what it shows. And the candidates whose attention in chunks is masked attention, and
-        whose attention that appends to a cache is apart from that.
+        takes a mask as a tensor no rule sees what it shows. And the candidates whose attention in chunks is masked attention,
+        whose attention that appends to a cache is apart from that, and in which what is written into a cache is a choice.
 
         Args:
             moves, candidate: as for :meth:`children`.
@@ -155,6 +155,7 @@ class KernelProposals:
             yield from positioned(moves, candidate)
             yield from self._everywhere(moves, candidate, self._chunked.rules(candidate.graph))
             yield from self._everywhere(moves, candidate, attention_apart(candidate.graph))
+            yield from self._everywhere(moves, candidate, chosen_updates(candidate.graph))
 
     def _everywhere(self, moves: Moves, candidate: Candidate, rules: Iterable[Rule]) -> Iterator[Candidate]:
         """The candidate after some rules, each wherever it applies."""

@@ -28,7 +28,7 @@ from rewriter.run.cleaning import computed
 from rewriter.run.shared_buffers import named_buffers
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
-from tests.support.decoding import attending
+from tests.support.decoding import attending, beginning, updating
 from tools.bench import decoding
 from tools.bench.decoding import MODELS, DecodingCase, bound_milliseconds, parse_row, small
 from tools.zoo.decoder_files import write_step, write_weights
@@ -49,6 +49,8 @@ from tools.zoo.steps import STEPS, export_step
 
 SMALL = Decoder()
 EVERY = (*SPELLINGS, *FIXED)
+CHOSEN: tuple[Spelling, ...] = ("static", "scatternd", "elements", "chosen")
+"""Whose new position may be chosen for each entry."""
 
 
 def spelled(spelling: Spelling, which: Decoder = SMALL) -> Decoder:
@@ -305,16 +307,17 @@ def test_a_step_of_any_length_attends_in_one_kernel_that_reads_the_cache(half: b
         assert block.phases[load_.name] != "loop" or "s" not in block.value_axes[load_.name]
 
 
-def test_keys_and_values_of_a_fixed_size_are_updated_by_one_kernel() -> None:
+@pytest.mark.parametrize("spelling", CHOSEN)
+def test_keys_and_values_of_a_fixed_size_are_updated_by_one_kernel(spelling: Spelling) -> None:
     """With the new ones, of which it computes the rotary embedding; it writes where it reads if one buffer is bound as both."""
-    which = replace(SMALL, spelling="chosen", layers=2)
-    found = [(fusable, made) for fusable, made in kernels(which, "Where") if len(fusable.roots) == 2]
-    returned = {after for _, after in cache_names(which.layers)}
-    names = load(decoder_step(which)).tables.names
-    ((fusable, made),) = [(f, m) for f, m in found if {names[root] for root in f.roots} <= returned]
-    kernel = kernel_of_rule(made.rule)
-    assert kernel is not None and why_not_proved(made.general) is None
-    assert {"Cos", "Where"} <= {part.op for part in walk(fusable.terms)}
+    which = replace(SMALL, spelling=spelling, layers=1)
+    graph = beginning(which)[2].graph
+    assert any(set(fusable.roots) == set(graph.outputs[1:]) for fusable in propose(graph))
+    _, moves, attended = attending(which)
+    candidate = updating(moves, attended)
+    kernel = kernel_of_rule(candidate.moves[-1].direction.rule)
+    assert kernel is not None and why_not_proved(kernel) is None
+    assert {"Cos", "Where"} <= {part.op for part in walk(kernel.body)}
     assert [len(updates(kernel, block)) for block in kernel.blocks] == [2]
 
 

@@ -132,7 +132,7 @@ class SetGrowth:
         reading = self._reading
         groups: dict[tuple[object, ...], list[Node]] = {}
         for node in reading.nodes:
-            new = self._appended(node) if reading.outputs.issuperset(reading.live(node)) else None
+            new = None if reading.outputs.isdisjoint(reading.live(node)) else self._appended(node)
             if new is not None:
                 key = (self._source(new), node.op, node.attrs, str(reading.graph.type(node.values[0])))
                 groups.setdefault(key, []).append(node)

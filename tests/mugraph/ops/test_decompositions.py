@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mugraph.domains import FiniteField, Real
 from mugraph.ops import REGISTRY, Operator, get_operator
-from mugraph.ops.interp import evaluate, infer_types
-from mugraph.terms.shape import TensorType
+from mugraph.ops.interp import evaluate, infer_types, taken_apart
+from mugraph.terms.shape import DataType, ShapeError, TensorType
 from mugraph.terms.term import Term, walk
 from tests.support.samples import parse_sample
 
@@ -29,6 +30,9 @@ SAMPLES = (
     "DequantizeLinear[axis=-1,block=16](x, s, z) | x:uint4[4,32] s:[4,2] z:uint4[4,2]",
     "DequantizeLinear[axis=-2,block=3](x, s) | x:int4[4,32] s:[2,32]",
     "DequantizeLinear[axis=0](x, s) | x:int32[4] s:float16[]",
+    "ScatterElements[axis=-2](x, i, y) | x:[2,3,4] i:int64[2,1,4] y:[2,1,4]",
+    "ScatterElements[axis=-1](x, i, y) | x:[2,3] i:int64[2,1] y:[2,1]",
+    "ScatterElements[axis=-3](x, i, y) | x:[3,2,4] i:int64[1,2,4] y:[1,2,4]",
 )
 
 
@@ -39,8 +43,11 @@ def _error(record: Operator, term: Term, operand_types: list[TensorType]) -> flo
     assert [inferred[root] for root in roots] == list(record.types(term.attrs, operand_types))
     generator, field, errors = np.random.default_rng(0), FiniteField(seed=0), [0.0]
     shapes = [tuple(int(d) for d in t.shape if isinstance(d, int)) for t in operand_types]
-    floats = [generator.normal(size=shape) for shape in shapes]
-    residues = [field.random(generator, shape) for shape in shapes]
+    floats: list[Any] = [generator.normal(size=shape) for shape in shapes]
+    residues: list[Any] = [field.random(generator, shape) for shape in shapes]
+    for place, type_ in enumerate(operand_types):
+        if type_.dtype == DataType.INT64:  # places of entries, from the end on, too
+            floats[place] = residues[place] = generator.integers(-2, 2, shapes[place])
     for domain, operands in ((Real(), floats), (field, residues)):
         whole = record.run(domain, term.attrs, operands)
         values = evaluate(roots, domain, {f"x{i}": operand for i, operand in enumerate(operands)})
@@ -72,6 +79,19 @@ def test_a_wrong_decomposition_is_noticed() -> None:
     uncentred = replace(layer, decomposition=rms.decomposition)
     with pytest.raises(AssertionError):
         _error(uncentred, term, types)
+
+
+@pytest.mark.parametrize(
+    "types", ["x:[3,4] i:int64[2,4] y:[2,4]", "x:[3,4] i:int64[1,3] y:[1,3]", "x:[b,4] i:int64[d,4] y:[d,4]"]
+)
+def test_what_is_no_choice_of_one_entry_is_not_taken_apart(types: str) -> None:
+    """Several places along the axis, fewer along another, or as many as a run tells."""
+    term, operands = parse_sample(f"ScatterElements[axis=-2](x, i, y) | {types}")
+    assert get_operator("ScatterElements").types(term.attrs, operands) == (operands[0],)
+    with pytest.raises(ShapeError, match="no choice of one entry"):
+        get_operator("ScatterElements").decompose(term.attrs, operands)
+    named = {operand.name: type_ for operand, type_ in zip(term.inputs, operands, strict=True)}
+    assert taken_apart([term], named) == [term]
 
 
 def test_a_record_without_a_decomposition_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Attention taken apart from what appends to its cache."""
+"""Attention taken apart from what appends to its cache, and choices of what is written into one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from mugraph.onnx import load
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.term import make, make_attrs, replace_terms, walk
-from rewriter.kernels.caches import attention_apart
+from rewriter.kernels.caches import attention_apart, chosen_updates
 from rules_db.exchange import format_rules, parse_rules
 from rules_db.trust.check import check
 from rules_db.trust.properties import load_axioms
@@ -70,3 +70,37 @@ def test_a_total_that_a_runtime_reads_is_no_other_on_the_right() -> None:
 def test_others_stay_together(spelling: Spelling) -> None:
     """Where the cache is copied anyhow nothing is gained by a second operator."""
     assert not rules_of(replace(STEP, spelling=spelling))
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("batch", [None, 3])
+def test_what_is_written_at_one_place_is_a_choice_by_that_place(batch: int | None, half: bool) -> None:
+    """Keys and values of all layers have one rule, and one more for the place, which is repeated for each entry."""
+    graph = load(decoder_step(replace(STEP, spelling="elements", batch=batch, half=half))).graph
+    choice, once = chosen_updates(graph)
+    for rule in (choice, once):
+        assert check(rule, load_axioms()) == []
+        assert parse_rules(format_rules([rule])) == [rule]
+    assert [term.op for term in choice.source] == ["ScatterElements"] and [term.op for term in choice.target] == ["Where"]
+    assert choice.target == once.target
+    assert once.types["x1"] == TensorType(DataType.INT64, (1, 1, 1, 1))
+
+
+def test_another_choice_is_refused() -> None:
+    choice, once = chosen_updates(load(decoder_step(replace(STEP, spelling="elements"))).graph)
+    ((target,), (source,)) = choice.target, choice.source
+    condition, new, past = target.inputs
+    gather = condition.inputs[1]
+    turned = make("Where", [condition, past, new])
+    from_the_start = replace_terms(target, {gather: gather.inputs[1]})  # it may count from the end
+    longer = replace_terms(target, {gather.inputs[0]: make("Range", [], {**dict(gather.inputs[0].attrs), "limit": 65})})
+    for other in (turned, from_the_start, longer, source.inputs[0]):
+        assert check(replace(choice, target=(other,)), load_axioms()) != []
+    for number in range(len(once.conditions)):
+        fewer = once.conditions[:number] + once.conditions[number + 1 :]
+        assert check(replace(once, conditions=fewer), load_axioms()) != []
+
+
+@pytest.mark.parametrize("spelling", ["explicit", "chosen", "tensorscatter", "genai"])
+def test_what_is_no_such_choice_stays(spelling: Spelling) -> None:
+    assert not list(chosen_updates(load(decoder_step(replace(STEP, spelling=spelling))).graph))

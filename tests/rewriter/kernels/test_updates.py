@@ -40,6 +40,10 @@ FORMS = {
         {"pos": tensor(DataType.INT64, BATCH, 1, 1)},
         f"Where(Unsqueeze[axes=(-1,)](Equal({POSITIONS}, pos)), {{0}}, {{1}})",
     ),
+    "read": (
+        {"keys": tensor(DataType.INT64, ROOM), "pos": tensor(DataType.INT64, 1, 1, 1, 1)},
+        "Where(Equal(Unsqueeze[axes=(-1,)](keys), pos), {0}, {1})",
+    ),
     "told": ({"here": tensor(DataType.BOOL, ROOM, 1)}, "Where(here, {0}, {1})"),
     "others": (
         {"pos": tensor(DataType.INT64, 1)},
@@ -48,8 +52,8 @@ FORMS = {
     "kept": ({"here": tensor(DataType.BOOL, ROOM, 1)}, "Where(here, {1}, {0})"),
     "halves": ({"mark": tensor(F16, ROOM, 1)}, "Where(Greater(Sub(Exp(mark), 1.0), 0.00005), {0}, {1})"),
 }
-"""How what is new is chosen: at one position, at one of each sequence, where a mask says; turned around; and by halves that say
-so in single precision alone."""
+"""How what is new is chosen: at one position, at one of each sequence, at one among those that are read, where a mask says;
+turned around; and by halves that say so in single precision alone."""
 
 
 def updating(form: str, dtype: DataType = F32, parts: str = "kv") -> Kernel:
@@ -68,6 +72,8 @@ def inputs_of(kernel: Kernel, form: str, at: int, batch: int = 3) -> dict[str, n
     for each in kernel.inputs:
         shape = tuple(sizes.get(str(dim), dim) for dim in each.type.shape)
         given[each.name] = generator.standard_normal(shape).astype(each.type.dtype.numpy())  # type: ignore[arg-type]
+    if "keys" in given:
+        given["keys"] = np.arange(ROWS)
     if "pos" in given:
         given["pos"] = np.resize([at, ROWS - 1, 0], given["pos"].shape).astype(np.int64)
     elif "mark" in given:

@@ -12,9 +12,10 @@ from onnx.parser import parse_model
 
 from mugraph.blocks.operator import KERNEL, kernel_attrs
 from mugraph.onnx import load, to_bytes
+from mugraph.ops import get_operator
 from rewriter.run.shared_buffers import named_buffers, note_on_shared_buffers
 from tests.support.block_kernels import kernel_of_terms
-from tests.support.decoding import attending
+from tests.support.decoding import attending, updating
 from tools.zoo.decoders import SPELLINGS, Decoder, Spelling, cache_names, decoder_step
 
 STEP = Decoder(layers=1, room=24)
@@ -25,11 +26,12 @@ def pairs_of(text: str) -> dict[str, str]:
     return named_buffers(load(parse_model(f'<ir_version: 10, opset_import: ["" : 24]> g {text}')).graph)
 
 
+@pytest.mark.parametrize("chooses", [False, True])
 @pytest.mark.parametrize("spelling", UPDATED)
-def test_caches_that_are_updated_may_be_read_and_written_in_one_buffer(spelling: Spelling) -> None:
+def test_caches_that_are_updated_may_be_read_and_written_in_one_buffer(spelling: Spelling, chooses: bool) -> None:
     """In the cleaned original, and with the kernel that attends: it reads the cache beside what is new."""
     which = replace(STEP, spelling=spelling)
-    model, _, candidate = attending(which)
+    model, _, candidate = attending(which, chooses)
     expected = dict(cache_names(which.layers))
     assert named_buffers(model.graph) == named_buffers(candidate.graph) == expected
     first = "'past_key_values.0.key' and 'present.0.key' may be bound to one buffer"
@@ -142,16 +144,32 @@ def steps(proto: bytes, which: Decoder, together: bool, count: int = 8) -> list[
     return [*found, *(value.numpy().tobytes() for value in sides[0])]
 
 
-@pytest.mark.parametrize("spelling", UPDATED)
-def test_one_buffer_gives_the_bits_of_two(spelling: Spelling) -> None:
-    """Of the original in two buffers; kernels run through their plain bodies."""
+@pytest.mark.parametrize(
+    ("spelling", "kernels"), [*((one, 1) for one in UPDATED), *((one, 2) for one in UPDATED if one != "tensorscatter")]
+)
+def test_one_buffer_gives_the_bits_of_two(spelling: Spelling, kernels: int) -> None:
+    """Of the original in two buffers; kernels run through their plain bodies. The second one is that which updates."""
     which = replace(STEP, spelling=spelling)
-    model, _, candidate = attending(which)
+    model, moves, candidate = attending(which, chooses=kernels > 1)
+    if kernels > 1:
+        candidate = updating(moves, candidate)
+        assert named_buffers(candidate.graph) == dict(cache_names(which.layers))
     written = to_bytes(model, candidate.graph)
-    assert any(node.op_type == "Kernel" for node in onnx.ModelProto.FromString(written).graph.node)
+    assert [node.op_type for node in onnx.ModelProto.FromString(written).graph.node].count("Kernel") == kernels
     original, *others = (
         steps(proto, which, together)
         for proto in (decoder_step(which).SerializeToString(), written)
         for together in (False, True)
     )
     assert all(other == original for other in others)
+
+
+def test_the_body_of_a_kernel_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many pairs of buffers are looked at."""
+    _, moves, candidate = attending(replace(STEP, spelling="chosen"))
+    graph, asked = updating(moves, candidate).graph, list[int]()
+    record = get_operator(KERNEL)
+    expected = sum(node.op == KERNEL for node in graph.nodes())
+    counting = replace(record, decomposition=lambda *given: asked.append(1) or record.decompose(*given))
+    monkeypatch.setattr("rewriter.run.shared_buffers.get_operator", lambda op: counting)
+    assert len(named_buffers(graph)) == 2 and len(asked) == expected == 2
