@@ -18,7 +18,7 @@ from tests.support.block_kernels import kernel_of_terms
 from tests.support.decoding import attending, updating
 from tools.zoo.decoders import SPELLINGS, Decoder, Spelling, cache_names, decoder_step
 
-STEP = Decoder(layers=1, room=24)
+STEP = Decoder(layers=1, room=64)
 UPDATED: tuple[Spelling, ...] = ("chosen", "elements", "static", "scatternd", "tensorscatter")
 
 

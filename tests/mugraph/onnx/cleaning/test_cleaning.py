@@ -384,8 +384,8 @@ def test_sizes_along_the_same_axes_are_told(sizes: str, computed_sizes: int, bat
         assert outputs(written, x)[0].tobytes() == outputs(proto, x)[0].tobytes()
 
 
-CACHE = """(float[N,2,8,4] x, float[N,2,8,4] w, float[N,2,K,4] new, float[N,2,K,4] other, int64[1] at, int64[K,1] row) =>
-    (float[N,2,8,4] y, float[A,B,C,D] z)"""
+CACHE = """(float[N,2,64,4] x, float[N,2,64,4] w, float[N,2,K,4] new, float[N,2,K,4] other, int64[1] at, int64[K,1] row) =>
+    (float[N,2,64,4] y, float[A,B,C,D] z)"""
 MOVED = "a = Transpose<perm = [2, 0, 1, 3]>({0}) b = Transpose<perm = [2, 0, 1, 3]>({1})"
 OTHER = MOVED.replace("[2, 0, 1, 3]>({1})", "[2, 1, 0, 3]>(h)")
 BACK = "{2} = Transpose<perm = [1, 2, 0, 3]>(c)"
@@ -413,9 +413,9 @@ def written(body: str) -> str:
 def test_one_position_along_an_axis_is_written_there(body: str, moved: int, batch: int) -> None:
     """The axis is not brought to the front for it; counted from the end, too. Caches of one shape have one index."""
     text = f"g {CACHE.replace('K', '1')} <int64[1] last = {{-1}}, int64[1] none = {{0}}> {{ {written(body)} }}"
-    shapes = {"x": 8, "w": 8, "new": 1, "other": 1}
+    shapes = {"x": 64, "w": 64, "new": 1, "other": 1}
     feed = {name: GENERATOR.standard_normal((batch, 2, size, 4)).astype(np.float32) for name, size in shapes.items()}
-    feeds = [{**feed, "at": np.array([at]), "row": np.array([[at]])} for at in (0, 5, 7, -1, -8)]
+    feeds = [{**feed, "at": np.array([at]), "row": np.array([[at]])} for at in (0, 5, 63, -1, -64)]
     expected = Counter({"ScatterElements": 2, "Reshape": 1, "Shape": 1, "Expand": 1})
     assert same(text, *feeds) == expected + Counter({"Transpose": 2 * moved, "Neg": moved})
 
@@ -433,8 +433,23 @@ def test_one_position_along_an_axis_is_written_there(body: str, moved: int, batc
 )
 def test_positions_are_written_in_front_where_that_is_not_all(body: str, count: int) -> None:
     """Several, sums, an order in which others read it, too, and another order behind it."""
-    text = f"g {CACHE.replace('K', str(count)).replace('float[N,2,8,4] y', 'float[E,F,G,H] y')} {{ {written(body)} }}"
+    text = f"g {CACHE.replace('K', str(count)).replace('float[N,2,64,4] y', 'float[E,F,G,H] y')} {{ {written(body)} }}"
     assert ops(cleaned(text))["ScatterND"] == 2
+
+
+@pytest.mark.parametrize(
+    ("there", "back", "sizes", "new"),
+    [
+        ("2, 0, 1, 3", "1, 2, 0, 3", "2,3,63,4", "1,2,3,4"),  # too few positions to be worth it
+        ("0, 1, 2, 3", "0, 1, 2, 3", "64,2,3,4", "1,2,3,4"),  # nothing is moved
+        ("2, 0, 1, 3", "1, 2, 0, 3", "2,3,64,4", "1,0,3,4"),  # nothing is new
+        ("2, 0, 1, 3", "1, 2, 0, 3", "2,3,64,4", "2,3,4"),  # onnxruntime refuses that
+    ],
+)
+def test_a_position_is_left_where_that_gains_nothing(there: str, back: str, sizes: str, new: str) -> None:
+    body = f"a = Transpose<perm = [{there}]>(x) c = ScatterND(a, row, new) y = Transpose<perm = [{back}]>(c)"
+    text = f"g (float[{sizes}] x, float[{new}] new, int64[1,1] row) => (float[A,B,C,D] y) {{ {body} }}"
+    assert "ScatterElements" not in ops(cleaned(text))
 
 
 def test_no_file_grows_for_a_position_that_is_written() -> None:
