@@ -46,11 +46,11 @@ def named_buffers(graph: Graph) -> dict[str, str]:
     """The names of inputs of a model, each with that of an output that may have its buffer."""
     if not any(_may_update(graph, value) for value in graph.outputs):
         return {}
-    formulas, pairs = _formulas(graph), dict[int, int]()
+    reading, pairs = _FormulaReading(graph), dict[int, int]()
     for output in graph.outputs:
-        for value, overwriting in _updated(graph, output, formulas):
+        for value, overwriting in reading.updated(output):
             is_free = value not in pairs and value not in graph.outputs and graph.outputs.count(output) == 1
-            if is_free and all(_reads_so(graph, node, value, overwriting, formulas) for node in graph.users.get(value, ())):
+            if is_free and all(reading.reads_so(node, value, overwriting) for node in graph.users.get(value, ())):
                 pairs[value] = output
                 break
     names = graph.tables.names
@@ -65,20 +65,71 @@ def _may_update(graph: Graph, output: int) -> bool:
     )
 
 
-def _formulas(graph: Graph) -> dict[int, Term]:
-    """The values of a graph as terms over its inputs, its constants and what is not understood; kernels are their bodies."""
-    formulas = {value: var(f"v{value}") for node in graph.nodes() for value in node.inputs}
-    defined = {node: list[tuple[int, int]]() for node in graph.nodes()}
-    for value in (*formulas, *graph.outputs):
-        definition = graph.definition(value)
-        if definition is not None and not definition[0].is_opaque:
-            defined[definition[0]].append((value, definition[1]))
-    for node, values in defined.items():
-        terms = _terms(graph, node)
-        for value, out in values:
-            if terms is not None:
-                formulas[value] = substitute(terms[out], _operands(node, formulas))
-    return formulas
+class _FormulaReading:
+    """A graph's values as terms; kernels are their bodies, each taken apart once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._terms = {node: _terms(graph, node) for node in graph.nodes()}
+        self._formulas = self._all_formulas()
+
+    def _all_formulas(self) -> dict[int, Term]:
+        """The values as terms over the graph's inputs, its constants and what is not understood."""
+        graph = self._graph
+        formulas = {value: var(f"v{value}") for node in graph.nodes() for value in node.inputs}
+        defined = {node: list[tuple[int, int]]() for node in graph.nodes()}
+        for value in (*formulas, *graph.outputs):
+            definition = graph.definition(value)
+            if definition is not None and not definition[0].is_opaque:
+                defined[definition[0]].append((value, definition[1]))
+        for node, values in defined.items():
+            terms = self._terms[node]
+            for value, out in values:
+                if terms is not None:
+                    formulas[value] = substitute(terms[out], _operands(node, formulas))
+        return formulas
+
+    def updated(self, output: int) -> Iterator[tuple[int, _Overwriting]]:
+        """The inputs that an output is but for some entries, and for which."""
+        graph, definition = self._graph, self._graph.definition(output)
+        terms = None if definition is None else self._terms[definition[0]]
+        if definition is None or terms is None:
+            return
+        node, out = definition
+        for place, value in enumerate(node.inputs):
+            type_ = graph.type(value)
+            if value not in graph.inputs or type_ is None or type_ != graph.type(output):
+                continue
+            if node.op == KERNEL and not _is_stored_so(node, out, place):
+                continue
+            for kept, overwriting in self._overwritten(node, terms[out]):
+                if kept is var(f"x{place}"):
+                    yield value, overwriting
+
+    def reads_so(self, node: Node, value: int, overwriting: _Overwriting) -> bool:
+        """Whether a node reads a value only where entries are kept, however often."""
+        terms = self._terms[node]
+        if terms is None:
+            return False
+        names = {var(f"x{i}") for i, operand in enumerate(node.inputs) if operand == value}
+        for term in walk(make("Identity", [term]) for term in terms):  # what a kernel gives is read, too
+            reads = sum(operand in names for operand in term.inputs)
+            kept = sum(one in names and other == overwriting for one, other in self._overwritten(node, term))
+            if reads != kept:
+                return False
+        return True
+
+    def _overwritten(self, node: Node, term: Term) -> Iterator[tuple[Term, _Overwriting]]:
+        """Terms that a term is but for some entries, and for which."""
+        operands = _operands(node, self._formulas)
+        if term.op == "Where":
+            condition = substitute(term.inputs[0], operands)
+            yield term.inputs[2], _Overwriting("Where", (condition, True))
+            yield term.inputs[1], _Overwriting("Where", (condition, False))
+        elif not term.is_var and traits_of(term.op).overwrites and term.op == node.op:
+            places = [substitute(one, operands) for i, one in enumerate(term.inputs) if i not in (0, _new_operand(term))]
+            of_new: TensorType | None = self._graph.type(node.inputs[_new_operand(term)])
+            yield term.inputs[0], _Overwriting(term.op, (term.attrs, of_new, *places))
 
 
 def _operands(node: Node, formulas: Mapping[int, Term]) -> dict[str, Term]:
@@ -99,24 +150,6 @@ def _terms(graph: Graph, node: Node) -> tuple[Term, ...] | None:
         return None
 
 
-def _updated(graph: Graph, output: int, formulas: Mapping[int, Term]) -> Iterator[tuple[int, _Overwriting]]:
-    """The inputs that an output is but for some entries, and for which."""
-    definition = graph.definition(output)
-    terms = None if definition is None else _terms(graph, definition[0])
-    if definition is None or terms is None:
-        return
-    node, out = definition
-    for place, value in enumerate(node.inputs):
-        type_ = graph.type(value)
-        if value not in graph.inputs or type_ is None or type_ != graph.type(output):
-            continue
-        if node.op == KERNEL and not _is_stored_so(node, out, place):
-            continue
-        for kept, overwriting in _overwritten(graph, node, terms[out], formulas):
-            if kept is var(f"x{place}"):
-                yield value, overwriting
-
-
 def _is_stored_so(node: Node, out: int, place: int) -> bool:
     """Whether a kernel's text takes for granted that an output may be in the buffer of an input."""
     kernel = kernel_of(node.attrs)
@@ -124,33 +157,6 @@ def _is_stored_so(node: Node, out: int, place: int) -> bool:
     return any(pair == (update.output, update.input) for block in kernel.blocks for update in updates(kernel, block))
 
 
-def _overwritten(graph: Graph, node: Node, term: Term, formulas: Mapping[int, Term]) -> Iterator[tuple[Term, _Overwriting]]:
-    """Terms that a term is but for some entries, and for which."""
-    operands = _operands(node, formulas)
-    if term.op == "Where":
-        condition = substitute(term.inputs[0], operands)
-        yield term.inputs[2], _Overwriting("Where", (condition, True))
-        yield term.inputs[1], _Overwriting("Where", (condition, False))
-    elif not term.is_var and traits_of(term.op).overwrites and term.op == node.op:
-        places = [substitute(one, operands) for i, one in enumerate(term.inputs) if i not in (0, _new_operand(term))]
-        of_new: TensorType | None = graph.type(node.inputs[_new_operand(term)])
-        yield term.inputs[0], _Overwriting(term.op, (term.attrs, of_new, *places))
-
-
 def _new_operand(term: Term) -> int:
     """Which operand an operator writes over entries of its first."""
     return 1 if term.op == "TensorScatter" else 2
-
-
-def _reads_so(graph: Graph, node: Node, value: int, overwriting: _Overwriting, formulas: Mapping[int, Term]) -> bool:
-    """Whether a node reads a value only where entries are kept, however often."""
-    terms = _terms(graph, node)
-    if terms is None:
-        return False
-    names = {var(f"x{i}") for i, operand in enumerate(node.inputs) if operand == value}
-    for term in walk(make("Identity", [term]) for term in terms):  # what a kernel gives is read, too
-        reads = sum(operand in names for operand in term.inputs)
-        kept = sum(one in names and other == overwriting for one, other in _overwritten(graph, node, term, formulas))
-        if reads != kept:
-            return False
-    return True

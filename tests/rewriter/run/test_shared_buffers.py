@@ -12,6 +12,7 @@ from onnx.parser import parse_model
 
 from mugraph.blocks.operator import KERNEL, kernel_attrs
 from mugraph.onnx import load, to_bytes
+from mugraph.ops import get_operator
 from rewriter.run.shared_buffers import named_buffers, note_on_shared_buffers
 from tests.support.block_kernels import kernel_of_terms
 from tests.support.decoding import attending, updating
@@ -161,3 +162,14 @@ def test_one_buffer_gives_the_bits_of_two(spelling: Spelling, kernels: int) -> N
         for together in (False, True)
     )
     assert all(other == original for other in others)
+
+
+def test_the_body_of_a_kernel_is_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many pairs of buffers are looked at."""
+    _, moves, candidate = attending(replace(STEP, spelling="chosen"))
+    graph, asked = updating(moves, candidate).graph, list[int]()
+    record = get_operator(KERNEL)
+    expected = sum(node.op == KERNEL for node in graph.nodes())
+    counting = replace(record, decomposition=lambda *given: asked.append(1) or record.decompose(*given))
+    monkeypatch.setattr("rewriter.run.shared_buffers.get_operator", lambda op: counting)
+    assert len(named_buffers(graph)) == 2 and len(asked) == expected == 2
