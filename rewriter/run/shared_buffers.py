@@ -46,7 +46,7 @@ def named_buffers(graph: Graph) -> dict[str, str]:
     """The names of inputs of a model, each with that of an output that may have its buffer."""
     if not any(_may_update(graph, value) for value in graph.outputs):
         return {}
-    reading, pairs = _Reading(graph), dict[int, int]()
+    reading, pairs = _FormulaReading(graph), dict[int, int]()
     for output in graph.outputs:
         for value, overwriting in reading.updated(output):
             is_free = value not in pairs and value not in graph.outputs and graph.outputs.count(output) == 1
@@ -65,7 +65,7 @@ def _may_update(graph: Graph, output: int) -> bool:
     )
 
 
-class _Reading:
+class _FormulaReading:
     """A graph's values as terms; kernels are their bodies, each taken apart once."""
 
     def __init__(self, graph: Graph) -> None:
