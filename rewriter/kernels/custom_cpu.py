@@ -149,7 +149,7 @@ class CpuKernels(CustomKernels):
                 continue
             self._opinions[kernel] += 1
             best = [Scheduled.one(kernel, *known.schedules) for known in self._usable(kernel)[:_RIVALS]]
-            with self._begun([partial(self._built, kernel, best)]) as (job,):
+            with self._begun([partial(self._built, kernel, best)], deadline) as (job,):
                 self._settle(kernel, job, deadline)
             after = time_of(self.store, kernel, self.sizes)
             changed |= after is not None and after < _CHANGED * before

@@ -8,6 +8,7 @@ import math
 import mmap
 import multiprocessing
 import re
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -30,7 +31,7 @@ from rewriter.cli.main import main
 from rewriter.cost import DEVICES, ProfileStore
 from rewriter.cost.kernel_times import Measured, recall_all, record, time_of, timed_kernels
 from rewriter.cost.schedules.cpu import blocks_a_thread, cpu_schedules
-from rewriter.kernels import custom_cpu
+from rewriter.kernels import custom, custom_cpu
 from rewriter.kernels.c import objects
 from rewriter.kernels.c.calling import aligned
 from rewriter.kernels.c.codegen import generate
@@ -501,12 +502,16 @@ def test_fewer_schedules_of_a_product_of_floats_are_timed(tmp_path: Path, monkey
 
 
 def test_nothing_is_compiled_while_a_kernel_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compilers would take the cores on which it is timed."""
+    """Compilers would take the cores on which it is timed. On two, two kernels are compiled at once, and timed then."""
     kernels = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path)
-    events, both = list[str](), [ROWS.kernel, WHOLE.kernel]
+    events, several, both = list[str](), [ROWS.kernel, WHOLE.kernel, HALF.kernel], threading.Barrier(2)
 
     def compiled(kernel: Kernel, most: int) -> list[object]:
-        events.append(f"compiles {kernel.name}")
+        if kernel is not several[-1]:
+            both.wait(timeout=30)
+        events.append("compiles")
+        time.sleep(0.3)
+        events.append("compiled")
         return [None]
 
     def settled(kernel: Kernel, *_: object) -> None:
@@ -514,14 +519,31 @@ def test_nothing_is_compiled_while_a_kernel_is_timed(tmp_path: Path, monkeypatch
         time.sleep(0.3)
         events.append(f"timed {kernel.name}")
 
-    monkeypatch.setattr(kernels, "_untimed", lambda graph, trials: both)
+    monkeypatch.setattr(custom, "cores", lambda: 2)
+    monkeypatch.setattr(kernels, "_untimed", lambda graph, trials: several)
     monkeypatch.setattr(kernels, "_compiled", compiled)
     monkeypatch.setattr(kernels.timer, "settle", settled)
+    first, second, third = ([f"times {kernel.name}", f"timed {kernel.name}"] for kernel in several)
+    together = ["compiles", "compiles", "compiled", "compiled"]
     for tried in (kernels.tune, kernels.glance):
         kernels._tuned.clear()
         assert tried(with_kernel(ROWS.kernel)[1], math.inf)
-        assert events == [f"{what} {kernel.name}" for kernel in both for what in ("compiles", "times", "timed")]
+        assert events == [*together, *first, *second, "compiles", "compiled", *third]
         events.clear()
+    kernels.close()
+
+
+def test_kernels_that_compile_too_long_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one turn that are ready by then are no more timed either: the time is over."""
+    kernels, slow = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path), threading.Event()
+    several = [ROWS.kernel, WHOLE.kernel]
+    monkeypatch.setattr(custom, "cores", lambda: 2)
+    monkeypatch.setattr(kernels, "_untimed", lambda graph, trials: several)
+    monkeypatch.setattr(kernels, "_compiled", lambda kernel, most: slow.wait(60) if kernel is several[1] else [])
+    began = time.monotonic()
+    assert not kernels.glance(with_kernel(ROWS.kernel)[1], began + 0.5)
+    assert time.monotonic() - began < 30
+    slow.set()
     kernels.close()
 
 
