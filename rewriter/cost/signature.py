@@ -39,9 +39,9 @@ def random_array(type_: TensorType, generator: np.random.Generator) -> np.ndarra
     """
     shape = concrete(type_.shape)
     assert shape is not None
-    stream = _stream(type_.dtype)
+    stream, count = _stream(type_.dtype), math.prod(shape)
     start = int(generator.integers(stream.size))
-    return np.resize(np.roll(stream, -start) if math.prod(shape) > stream.size - start else stream[start:], shape)
+    return np.resize(np.roll(stream, -start) if count > stream.size - start else stream[start : start + count], shape)
 
 
 @lru_cache(maxsize=16)

@@ -6,10 +6,11 @@ schedule by schedule, and the search asked again with what is known: the model m
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ from rewriter.kernels.schemes.search import SchemeProposals
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.compile import Compiler
 from rewriter.kernels.within import kernels_of
+from rewriter.runtime_env import cores
 from rewriter.search.candidate import Candidate
 from rewriter.search.misses import NearMiss
 from rewriter.search.moves import Moves
@@ -100,7 +102,7 @@ class CustomKernels:
 
     provider = "cuda"
     compiles_beside = True
-    """Whether kernels are compiled while others are timed."""
+    """Whether kernels are compiled while others are timed; else a few are, as many as there are processors, before these are."""
     trial_seconds = 0.15
     """What compiling and timing a schedule takes."""
     least_trials = 6
@@ -271,7 +273,7 @@ class CustomKernels:
         def compiled(kernel: Kernel, left: int) -> Sequence[Trial]:
             return self._compiled(kernel, self._trials(deadline, left))
 
-        with self._begun(partial(compiled, kernel, len(fresh) - i) for i, kernel in enumerate(fresh)) as jobs:
+        with self._begun((partial(compiled, kernel, len(fresh) - i) for i, kernel in enumerate(fresh)), deadline) as jobs:
             for kernel, job in zip(fresh, jobs, strict=True):
                 began = time.monotonic()
                 settled = self._settle(kernel, job, deadline)
@@ -297,7 +299,7 @@ class CustomKernels:
                 self._compile_ahead(fresh)
             return self._compiled(kernel, _GLANCE)
 
-        with self._begun(partial(compiled, kernel) for kernel in fresh) as jobs:
+        with self._begun((partial(compiled, kernel) for kernel in fresh), deadline) as jobs:
             settled = [self._settle(kernel, job, deadline) for kernel, job in zip(fresh, jobs, strict=True)]
         return any(settled)
 
@@ -312,22 +314,27 @@ class CustomKernels:
         return False
 
     @contextmanager
-    def _begun(self, works: Iterable[Callable[[], _T]]) -> Iterator[Iterable[Future[_T]]]:
+    def _begun(self, works: Iterable[Callable[[], _T]], deadline: float) -> Iterator[Iterable[Future[_T]]]:
         """The results of what a thread of its own does, one after the other; what it did not begin by the end is not done.
 
-        Where kernels are not compiled beside others, each is begun when its result is asked for. What the thread is at in the end
-        goes on without being waited for: whoever needs the same finds it, or is ahead of it.
-        """
-        thread = self._thread()
-        begun = (thread.submit(self._while_wanted, work) for work in works)
-        try:
-            yield list(begun) if self.compiles_beside else begun
-        finally:
-            thread.shutdown(wait=False, cancel_futures=True)
+        Where kernels are not compiled beside others, several threads do a few when the result of the first of these is asked
+        for, and are waited for. What threads are at in the end goes on without being waited for: whoever needs the same finds it,
+        or is ahead of it.
 
-    def _thread(self) -> ThreadPoolExecutor:
-        """A new one, which compiles beside the run and is waited for when that ends."""
-        self._compiling.append(ThreadPoolExecutor(1))
+        Args:
+            deadline: the instant of :func:`time.monotonic` from which on they are not waited for.
+        """
+        several = 1 if self.compiles_beside else cores()
+        threads = self._threads(several)
+        begun = (threads.submit(self._while_wanted, work) for work in works)
+        try:
+            yield list(begun) if self.compiles_beside else _waited_for(begun, several, deadline)
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    def _threads(self, count: int = 1) -> ThreadPoolExecutor:
+        """New ones, which compile beside the run and are waited for when that ends."""
+        self._compiling.append(ThreadPoolExecutor(count))
         return self._compiling[-1]
 
     def _while_wanted(self, work: Callable[[], _T]) -> _T:
@@ -348,7 +355,7 @@ class CustomKernels:
                     chosen.append(self._scheduled(kernel))
         if chosen:
             work = partial(self._compile, chosen, self.architectures)
-            self.ahead = (*self.ahead, self._thread().submit(self._while_wanted, work))
+            self.ahead = (*self.ahead, self._threads().submit(self._while_wanted, work))
 
     def is_current(self, graph: Graph) -> bool:
         """Whether the kernels of a candidate are compiled, and no better schedules are known since."""
@@ -529,6 +536,13 @@ class CustomKernels:
         used = set(kernels_of(graph))
         kept = [Scheduled(k, program.variants) for k, program in self.programs.items() if k in used]
         keep_kernels(kept, folder, on_cpu=self.provider == "cpu")
+
+
+def _waited_for(begun: Iterator[Future[_T]], several: int, deadline: float) -> Iterator[Future[_T]]:
+    """Work that is begun when it is asked for, so much at a time, once all of that is done or a deadline has come."""
+    while some := list(itertools.islice(begun, several)):
+        wait(some, _seconds_until(deadline))
+        yield from some
 
 
 def _seconds_until(deadline: float) -> float | None:

@@ -50,8 +50,9 @@ _OPINIONS, _RIVALS, _CHANGED = 3, 3, 0.9
 """How often a kernel is timed once more at most, under how many schedules, and at what share of its time that tells something."""
 _BESIDE_PARTS = 1
 """Of a product in floats where the processor multiplies parts, or of one in more parts where fewer are allowed."""
-_FEW, _SURE = 2, 1.15
-"""Schedules of a kernel, where the time is short, and what parts are foreseen to gain where none in floats is one of these."""
+_FEW, _SURE = 2, 1.3
+"""Schedules of a kernel, where the time is short, and what parts are foreseen to gain where none in floats is one of these: where
+they gain less, floats are the faster while others share the core."""
 _SPEEDUPS = {1: 1.1, MOST_PARTS: 1.8, MOST_PARTS - 1: 2.4}
 """Of large products with so many parts over onnxruntime's products of floats, about (docs/kernels_cpu.md): of floats what the
 best do, since at the same speed a product with what follows it saves nothing and none would be timed."""
@@ -149,7 +150,7 @@ class CpuKernels(CustomKernels):
                 continue
             self._opinions[kernel] += 1
             best = [Scheduled.one(kernel, *known.schedules) for known in self._usable(kernel)[:_RIVALS]]
-            with self._begun([partial(self._built, kernel, best)]) as (job,):
+            with self._begun([partial(self._built, kernel, best)], deadline) as (job,):
                 self._settle(kernel, job, deadline)
             after = time_of(self.store, kernel, self.sizes)
             changed |= after is not None and after < _CHANGED * before

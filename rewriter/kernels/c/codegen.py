@@ -27,7 +27,7 @@ from mugraph.blocks.schedule import MOST_PARTS, Schedule, check_ahead, check_sch
 from mugraph.blocks.statements import InvalidBlock
 from rewriter.kernels.c.function import CFunction
 from rewriter.kernels.c.nests import ELEMENTS
-from rewriter.kernels.c.panels import pack_function, packed_bytes, panels_text
+from rewriter.kernels.c.panels import WIDEST_TILE, pack_function, packed_bytes, panels_text
 from rewriter.kernels.c.splits import Splits
 from rewriter.kernels.text.names import Names, heading
 from rewriter.kernels.text.places import Places
@@ -100,7 +100,8 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
         blocks += [number] * (len(launches) - len(blocks))
     comment = "\n".join(line.replace("*/", "* /") for line in heading(kernel, digest, schedules, " * "))
     headers = [_header("functions.h"), *([_header("dots.h")] if any("dot_add(" in text for text in texts) else [])]
-    headers += [panels_text(frozenset(parts for _, parts in places.packed))] if places.packed else []
+    if places.packed:
+        headers.append(panels_text(frozenset(parts for _, parts in places.packed), frozenset(places.heights)))
     order, packings = [t.name for t in kernel.inputs], list[Packing]()
     for (tensor, parts), name in places.packed.items():
         packings.append(Packing(order.index(tensor), f"pack_{name}", packed_bytes(types[tensor], parts)))
@@ -133,6 +134,7 @@ int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
 
 @cache
 def _names() -> Names:
-    headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h") + panels_text(frozenset(range(1, MOST_PARTS + 1))))
+    every = panels_text(frozenset(range(1, MOST_PARTS + 1)), frozenset(range(1, WIDEST_TILE + 1)))
+    headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h") + every)
     reserved = frozenset({*headers, *_KEYWORDS.split(), *_OWN.split(), *_STANDARD.split()})
     return Names(reserved, ("start", "i", "n", "from", "to", "low", "high", "span", "first", "last"))

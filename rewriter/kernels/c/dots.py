@@ -169,7 +169,7 @@ class Dots:
         load = self._panels(step.right, step.over, columns)
         if load is None:
             return None
-        name = self._places.add_packed(load.tensor, self._parts)
+        name = self._places.add_packed(load.tensor, self._parts, tiling.lengths(step.rows) if step.rows else {1})
         if name not in self._nests.tensors:
             self._nests.tensors.append(name)
         whole = self._nests.types[load.tensor].shape[0]

@@ -17,13 +17,14 @@ from functools import cache
 from mugraph.blocks.statements import Load, View
 from mugraph.terms.shape import DataType, TensorType
 from rewriter.kernels.c.compile import LEVELS
-from rewriter.kernels.c.parts import UNIT_NUMBERS, parts_bytes, parts_text, ranges_text
+from rewriter.kernels.c.parts import UNIT_NUMBERS, part_register_rows, parts_bytes, parts_text, ranges_text
 from rewriter.kernels.c.tiles import FLOATS, TileTarget, vector_tiles
 
 __all__ = [
     "PANELS_STACK",
     "WIDEST_PANEL",
     "WIDEST_STEP",
+    "WIDEST_TILE",
     "adding_function",
     "multiplying_function",
     "pack_function",
@@ -38,8 +39,10 @@ WIDEST_PANEL = _WIDE.columns
 """Columns of a panel on any processor divide this."""
 WIDEST_STEP = UNIT_NUMBERS
 """Steps along the contracted axis at which a tile may begin on any processor divide this."""
+WIDEST_TILE = _WIDE.rows
+"""Rows of the largest register tile."""
 _LEFT_ROWS = 72
-"""Rows of a left tile that are on the stack at a time, at most: as many register tiles as make the way through a panel worth
+"""Rows of a left tile that are on the stack at a time, about: as many register tiles as make the way through a panel worth
 while."""
 PANELS_STACK = 4 * (_LEFT_ROWS * FLOATS.stride + _WIDE.rows * WIDEST_PANEL)
 """Bytes that a product has on the stack."""
@@ -100,13 +103,14 @@ static void panel_pack(const float *weights, float *to, int64_t k, int64_t n) {
 
 
 @cache
-def panels_text(several: Collection[int]) -> str:
+def panels_text(several: Collection[int], heights: Collection[int]) -> str:
     """``panel_add`` and ``panel_pack``, of numbers in these parts.
 
     Args:
         several: how many parts, each once.
+        heights: the numbers of rows that are ever multiplied at a time.
     """
-    wide, narrow = (_tiles(target) for target in (_WIDE, _NARROW))
+    wide, narrow = (_tiles(target, heights, several) for target in (_WIDE, _NARROW))
     texts = [f"#ifdef __AVX512F__\n{wide}#else\n{narrow}#endif{_ADD.rstrip()}"]
     in_parts = sorted(parts for parts in several if parts > 1)
     if in_parts:
@@ -133,11 +137,31 @@ def _packing_function(parts: int) -> str:
     return "panel_pack" if parts == 1 else f"panel_pack_{parts}"
 
 
-def _tiles(target: TileTarget) -> str:
-    numbers = {"": target.columns, "_ROWS": target.rows, "_LEFT": _LEFT_ROWS // target.rows * target.rows}
+def _tiles(target: TileTarget, heights: Collection[int], several: Collection[int]) -> str:
+    numbers = {"": target.columns, "_ROWS": target.rows, "_LEFT": _most_left(target)}
     numbers |= {"_STRIDE": FLOATS.stride, "_SLAB": FLOATS.slab}
     constants = ", ".join(f"PANEL{name} = {number}" for name, number in numbers.items())
-    return f"enum {{ {constants} }};\n{vector_tiles(FLOATS, target)}"
+    counts = {count for height in heights for count in _register_rows(target, height)}
+    if any(parts > 1 for parts in several):
+        counts |= {count for height in heights for count in part_register_rows(target, height)}
+    return f"enum {{ {constants} }};\n{vector_tiles(FLOATS, target, counts)}"
+
+
+def _most_left(target: TileTarget) -> int:
+    """Rows of a left tile that are on the stack at a time, at most."""
+    return _LEFT_ROWS // target.rows * target.rows
+
+
+def _register_rows(target: TileTarget, rows: int) -> set[int]:
+    """The rows of the register tiles in which ``panel_add`` takes so many."""
+    shares = _in_shares(rows, _most_left(target))
+    return {count for share in shares for count in _in_shares(share, target.rows)}
+
+
+def _in_shares(rows: int, most: int) -> set[int]:
+    """As ``panel_add`` deals rows out: to as few shares of at most so many as there have to be, which differ by one at most."""
+    shares = -(-rows // most)
+    return {(share + 1) * rows // shares - share * rows // shares for share in range(shares)}
 
 
 def packed_bytes(type_: TensorType, parts: int) -> int:

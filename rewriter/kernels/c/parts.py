@@ -77,6 +77,12 @@ def parts_text(parts: int) -> str:
     return matrix_tiles(f"matrix_tiles_{parts}", TERMS[parts], layout) + Template(_TEXT).substitute(sizes)
 
 
+def part_register_rows(target: TileTarget, rows: int) -> set[int]:
+    """The rows of the register tiles in which products of so many rows take those that cannot be in parts."""
+    at_a_time = {min(rows, 2 * STRIPE_ROWS), rows % (2 * STRIPE_ROWS)} - {0}
+    return {count for tall in at_a_time for count in (min(tall, target.rows), tall % target.rows) if count}
+
+
 _RANGES = """
 struct part_range { uint32_t low, high; };
 static inline float part_number(uint32_t bits) { union { uint32_t bits; float number; } of = {bits}; return of.number; }

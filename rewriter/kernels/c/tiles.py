@@ -15,7 +15,7 @@ slab + k/slab, not of k (N. J. Higham, Accuracy and Stability of Numerical Algor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from rewriter.kernels.c.compile import Level
@@ -166,17 +166,21 @@ class PartPair:
     right: int
 
 
-def vector_tiles(kind: WordKind, target: TileTarget) -> str:
+def vector_tiles(kind: WordKind, target: TileTarget, counts: Collection[int] | None = None) -> str:
     """Functions for register tiles of one row to the target's most, and a table of them, ``{kind}_tiles``, by the number of rows.
 
     A function's arguments are the left tile, whose rows are the kind's stride apart, the right panel, the sums and the words from
     one of their rows to the next, the number of steps, whether the sums count or are written anew, and a place in what is read
     after this: a tile of many rows asks for a line of it with each step, so that panels come from memory beside the
     multiplications.
+
+    Args:
+        counts: the numbers of rows of which there are functions, which are most of what there is to compile; ``None`` for all.
     """
-    texts = [_tile_types(kind, target)]
-    texts += [_vector_tile(kind, target, rows) for rows in range(1, target.rows + 1)]
-    names = ", ".join(f"{kind.name}_{rows}" for rows in range(1, target.rows + 1))
+    every = range(1, target.rows + 1)
+    asked = every if counts is None else sorted(counts)
+    texts = [_tile_types(kind, target), *(_vector_tile(kind, target, rows) for rows in asked)]
+    names = ", ".join(f"{kind.name}_{rows}" if rows in asked else "0" for rows in every)
     arguments = f"const {kind.word} *, const {kind.word} *, {kind.total} *, int64_t, int64_t, int, const {kind.word} *"
     texts.append(f"static void (*const {kind.name}_tiles[])({arguments}) = {{0, {names}}};\n")
     return "\n".join(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from mugraph.blocks.block import Block
 from mugraph.blocks.schedule import Schedule
@@ -68,6 +68,13 @@ class TileSizes:
     def length(self, axis: str) -> str:
         """The text of how many entries a tile has along an axis."""
         return f"{axis}_n" if self.is_ragged(axis) else str(self.tiles[axis])
+
+    def lengths(self, axis: str) -> Collection[int]:
+        """The numbers of entries that a tile may have along an axis: of those at an edge, and of all others."""
+        size, tile = self.block.sizes[axis], self.tiles[axis]
+        if not self.is_ragged(axis):
+            return {tile}
+        return {tile, size % tile} if isinstance(size, int) else range(1, tile + 1)
 
     def write_length(self, axis: str, lines: CLines) -> None:
         """Writes how many entries the tile has that starts here."""

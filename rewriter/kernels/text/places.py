@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.mask_lists import listed_mask
@@ -36,6 +36,7 @@ class Places:
         scratch_bytes: sizes of the scratch buffers.
         tables: element types of the tables of stored masks, by name.
         packed: weights that are packed once, as they are named where they are read, by tensor and parts of a number.
+        heights: numbers of rows that are multiplied with these at a time.
         narrow: no float is of more than 16 bits.
         nibbles: tensors of four bits an entry.
         wide: offsets may not fit 32 bits.
@@ -75,6 +76,7 @@ class Places:
         self._taken = set(types)
         self.tables: dict[str, DataType] = {}
         self.packed: dict[tuple[str, int], str] = {}
+        self.heights: set[int] = set()
         self._first_table = len(kernel.inputs) + tables_before
 
     def _compared(self, kernel: Kernel) -> list[Expression]:
@@ -135,8 +137,13 @@ class Places:
                 self.tables[name] = dtype
         return names
 
-    def add_packed(self, tensor: str, parts: int) -> str:
-        """The name under which functions read what an input is packed to, its numbers in so many parts."""
+    def add_packed(self, tensor: str, parts: int, heights: Iterable[int]) -> str:
+        """The name under which functions read what an input is packed to, its numbers in so many parts.
+
+        Args:
+            heights: numbers of rows that are multiplied with it at a time.
+        """
+        self.heights.update(heights)
         if (tensor, parts) not in self.packed:
             name = self._new(f"{tensor}_packed")
             self.arguments[name] = Argument.weights(len(self.packed))

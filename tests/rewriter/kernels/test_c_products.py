@@ -405,6 +405,34 @@ def test_a_block_graph_reads_constant_weights_from_panels(level: Level, name: st
     np.testing.assert_allclose(result, expected, rtol=0, atol=100 * bound)
 
 
+@pytest.mark.parametrize(("level", "name"), CASES)
+@pytest.mark.parametrize("rows, tile", [(1, 16), (29, 16), (85, 64), (141, 128)])
+@pytest.mark.parametrize("magnitude", [1.0, 1e-25])
+def test_register_tiles_that_are_never_asked_are_not_there(
+    level: Level, name: str, rows: int, tile: int, magnitude: float
+) -> None:
+    """Of rows whose number is known; numbers that are small are multiplied as floats, in tiles of other rows."""
+    (parts, bound), kernel, random = PARTS[name], linear(rows, 150, 70), np.random.default_rng(3)
+    left = random.standard_normal((rows, 150)).astype(np.float32) * np.float32(magnitude)
+    inputs = {
+        "x": left,
+        "w": random.standard_normal((150, 70), np.float32) * np.float32(magnitude),
+        "b": np.zeros(70, np.float32),
+    }
+
+    def schedules(of: Kernel) -> list[Schedule]:
+        tiles = {"m": tile, "n": 64, "k": 128}
+        return [Schedule(tuple((axis, tiles[axis]) for axis in of.blocks[0].sizes), ahead=("w",), parts=parts)]
+
+    def register_tiles(of: Kernel) -> int:
+        return generate(of, schedules(of)).text.count("noinline)) void floats_")
+
+    (result,) = Processor(level).run(kernel, schedules(kernel), inputs)
+    exact = np.maximum(left.astype(np.float64) @ inputs["w"], 0)
+    np.testing.assert_allclose(result, exact, rtol=0, atol=100 * bound * magnitude**2 + 150 * 2.0**-149)
+    assert register_tiles(kernel) < register_tiles(linear(symbol("rows"), 150, 70)) == 14 + 6
+
+
 def test_weights_are_packed_only_where_tiles_begin_with_panels_and_inputs_are_constants() -> None:
     kernel = linear(37, 150, 70)
     tiles = (("m", 8), ("n", 32), ("k", 32))

@@ -8,6 +8,7 @@ import math
 import mmap
 import multiprocessing
 import re
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -30,7 +31,7 @@ from rewriter.cli.main import main
 from rewriter.cost import DEVICES, ProfileStore
 from rewriter.cost.kernel_times import Measured, recall_all, record, time_of, timed_kernels
 from rewriter.cost.schedules.cpu import blocks_a_thread, cpu_schedules
-from rewriter.kernels import custom_cpu
+from rewriter.kernels import custom, custom_cpu
 from rewriter.kernels.c import objects
 from rewriter.kernels.c.calling import aligned
 from rewriter.kernels.c.codegen import generate
@@ -298,22 +299,29 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> Level:
     return level
 
 
-PRODUCT = rms_norm_matmul(symbol("m"), 256, 256, F32)
+@pytest.fixture
+def gaining(tiles: Level, monkeypatch: pytest.MonkeyPatch) -> Level:
+    """The same, where parts gain however small a product is: emulated ones take long."""
+    monkeypatch.setattr(custom_cpu, "share_in_parts", lambda kernel, sizes: 1.0)
+    return tiles
 
 
-def test_parts_of_numbers_are_tried_where_the_processor_has_tiles(tmp_path: Path, tiles: Level) -> None:
+PRODUCT = rms_norm_matmul(symbol("m"), 64, 40, F32)
+
+
+def test_parts_of_numbers_are_tried_where_the_processor_has_tiles(tmp_path: Path, gaining: Level) -> None:
     """Schedules with and without them are timed; what is written has an object for tiles and others for what has none."""
-    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 64}).items() if name != "x"}
+    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"}
     model, graph = with_kernel(PRODUCT, weights=weights)
     store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
-    kernels = kernels_for(store, {"m": 64}, tmp_path / "objects")
+    kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
     assert kernels.tune(graph, math.inf) and not kernels.notes
-    known = recall_all(store, PRODUCT, {"m": 64})
+    known = recall_all(store, PRODUCT, {"m": 37})
     parts = [schedule.parts for result in known for schedule in result.schedules]
     assert set(parts) == {1, 3}
     assert parts.count(1) == 1 < parts.count(3), "floats once, parts as often as they are not far behind"
     fastest = next(result for result in known if result.schedules[0].parts == 3)
-    record(store, PRODUCT, {"m": 64}, [replace(fastest, microseconds=0.5)])
+    record(store, PRODUCT, {"m": 37}, [replace(fastest, microseconds=0.5)])
     assert kernels.compile(graph) == []
     program = kernels.programs[PRODUCT]
     images = unpack_objects(program.attributes["images"])
@@ -321,44 +329,44 @@ def test_parts_of_numbers_are_tried_where_the_processor_has_tiles(tmp_path: Path
     assert [image.features for image in images] == [FEATURES["emulated"], 3, 1]
     assert len({image.content for image in images}) == 3
     kernels.close()
-    feed = random_inputs(PRODUCT, 1, {"m": 64})
+    feed = random_inputs(PRODUCT, 1, {"m": 37})
     (output,) = session_of(to_bytes(model, graph, kernels.programs), 1).run(None, {"x": feed["x"]})
     (expected,) = reference(PRODUCT, {**feed, **weights})
     assert np.linalg.norm(output - expected) <= 3e-7 * np.linalg.norm(expected)
 
 
 def test_where_time_is_short_fewer_schedules_of_more_kernels_are_timed(
-    tmp_path: Path, tiles: Level, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, gaining: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of each kernel of a product that gains by parts one in parts, however little is left."""
-    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 64}).items() if name != "x"}
+    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"}
     counts = []
     for kernels_left in (1, 1000):
         _, graph = with_kernel(PRODUCT, weights=weights)
         store = ProfileStore(None, "a processor | cpu")
-        kernels = kernels_for(store, {"m": 64}, tmp_path)
+        kernels = kernels_for(store, {"m": 37}, tmp_path)
         trials = kernels._trials(time.monotonic() + 100.0, kernels_left)
         monkeypatch.setattr(kernels, "_trials", lambda deadline, left, trials=trials: trials)
         assert kernels.tune(graph, math.inf) and not kernels.notes
-        known = recall_all(store, PRODUCT, {"m": 64})
+        known = recall_all(store, PRODUCT, {"m": 37})
         counts.append(sorted(schedule.parts for result in known for schedule in result.schedules))
         kernels.close()
     assert counts == [[1, 3, 3], [3]]
 
 
-def test_two_parts_are_tried_and_remembered_only_where_outputs_may_be_less_exact(tmp_path: Path, tiles: Level) -> None:
+def test_two_parts_are_tried_and_remembered_only_where_outputs_may_be_less_exact(tmp_path: Path, gaining: Level) -> None:
     assert parts_for(0.0) == parts_for(1e-6) == (3, 1) and parts_for(5e-6) == (2, 3, 1)
-    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 64}).items() if name != "x"}
+    weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"}
     _, graph = with_kernel(PRODUCT, weights=weights)
     path, environment = tmp_path / "profile.sqlite", "a processor | cpu"
     rough = ProfileStore(path, environment, is_rough=True)
-    kernels = kernels_for(rough, {"m": 64}, tmp_path / "objects", parts_for(5e-6))
+    kernels = kernels_for(rough, {"m": 37}, tmp_path / "objects", parts_for(5e-6))
     assert kernels.glance(graph, math.inf)
-    assert {s.parts for result in recall_all(rough, PRODUCT, {"m": 64}) for s in result.schedules} == {2, 3}
+    assert {s.parts for result in recall_all(rough, PRODUCT, {"m": 37}) for s in result.schedules} == {2, 3}
     kernels.close()
     rough.close()
     store = ProfileStore(path, environment)
-    assert recall_all(store, PRODUCT, {"m": 64}) == [] and time_of(store, PRODUCT, {"m": 64}) is None
+    assert recall_all(store, PRODUCT, {"m": 37}) == [] and time_of(store, PRODUCT, {"m": 37}) is None
     assert list(timed_kernels(store)) == []
 
 
@@ -369,15 +377,15 @@ def test_kernels_that_round_too_much_get_more_parts_first_where_that_costs_least
     others = [rms_norm_matmul(symbol("m"), 64, n, F32) for n in (40, 72)]
     graphs = []
     for kernel in others:
-        weights = {name: x for name, x in random_inputs(kernel, 0, {"m": 64}).items() if name != "x"}
+        weights = {name: x for name, x in random_inputs(kernel, 0, {"m": 37}).items() if name != "x"}
         graphs.append(with_kernel(kernel, weights=weights)[1])
     store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu", is_rough=True)
-    kernels = kernels_for(store, {"m": 64}, tmp_path / "objects", parts_for(5e-6))
-    tiled = [replace(cpu_schedules(kernel, {"m": 64}, 1)[0][0], ahead=("w",)) for kernel in others]
+    kernels = kernels_for(store, {"m": 37}, tmp_path / "objects", parts_for(5e-6))
+    tiled = [replace(cpu_schedules(kernel, {"m": 37}, 1)[0][0], ahead=("w",)) for kernel in others]
     for kernel, schedule, exact in zip(others, tiled, (3.0, 9.0), strict=True):
         times = {2: 1.0, 3: exact, 1: 10.0}
         known = [Measured((replace(schedule, parts=parts),), us) for parts, us in times.items()]
-        record(store, kernel, {"m": 64}, known)
+        record(store, kernel, {"m": 37}, known)
     for graph in graphs:
         assert kernels.compile(graph) == []
 
@@ -394,12 +402,12 @@ def test_kernels_that_round_too_much_get_more_parts_first_where_that_costs_least
     kernels.close()
 
 
-def test_a_kernel_without_stored_weights_has_no_parts(tmp_path: Path, tiles: Level) -> None:
+def test_a_kernel_without_stored_weights_has_no_parts(tmp_path: Path, gaining: Level) -> None:
     _, graph = with_kernel(PRODUCT)
     store = ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu")
-    kernels = kernels_for(store, {"m": 64}, tmp_path / "objects")
+    kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
     assert kernels.glance(graph, math.inf)
-    assert {s.parts for result in recall_all(store, PRODUCT, {"m": 64}) for s in result.schedules} == {1}
+    assert {s.parts for result in recall_all(store, PRODUCT, {"m": 37}) for s in result.schedules} == {1}
     kernels.close()
 
 
@@ -470,7 +478,7 @@ def test_without_tiles_products_are_taken_to_be_a_little_faster_where_vectors_ar
 
 @pytest.mark.parametrize(
     "sizes, most, parts",
-    [((128, 768, 768), 2, [3]), ((128, 768, 768), 4, [1, 3, 3]), ((784, 192, 128), 2, [1, 3]), ((3136, 96, 96), 6, [1, 1, 1])],
+    [((128, 768, 768), 2, [3]), ((128, 768, 768), 4, [1, 3, 3]), ((49, 768, 3072), 2, [1, 3]), ((3136, 96, 96), 6, [1, 1, 1])],
 )
 def test_what_is_sure_by_the_size_of_a_product_is_not_tried(
     tmp_path: Path, tiles: Level, sizes: tuple[int, int, int], most: int, parts: list[int]
@@ -490,23 +498,27 @@ def test_fewer_schedules_of_a_product_of_floats_are_timed(tmp_path: Path, monkey
     monkeypatch.setattr(custom_cpu, "levels_here", lambda: V3)
     counts = []
     for stored in (True, False):
-        weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 64}).items() if stored and name != "x"}
+        weights = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if stored and name != "x"}
         _, graph = with_kernel(PRODUCT, weights=weights)
         store = ProfileStore(None, "a processor | cpu")
-        kernels = kernels_for(store, {"m": 64}, tmp_path / "objects")
+        kernels = kernels_for(store, {"m": 37}, tmp_path / "objects")
         assert kernels.tune(graph, math.inf) and not kernels.notes
-        counts.append(len(recall_all(store, PRODUCT, {"m": 64})))
+        counts.append(len(recall_all(store, PRODUCT, {"m": 37})))
         kernels.close()
     assert counts[0] == 3 < counts[1]
 
 
 def test_nothing_is_compiled_while_a_kernel_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compilers would take the cores on which it is timed."""
+    """Compilers would take the cores on which it is timed. On two, two kernels are compiled at once, and timed then."""
     kernels = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path)
-    events, both = list[str](), [ROWS.kernel, WHOLE.kernel]
+    events, several, both = list[str](), [ROWS.kernel, WHOLE.kernel, HALF.kernel], threading.Barrier(2)
 
     def compiled(kernel: Kernel, most: int) -> list[object]:
-        events.append(f"compiles {kernel.name}")
+        if kernel is not several[-1]:
+            both.wait(timeout=30)
+        events.append("compiles")
+        time.sleep(0.3)
+        events.append("compiled")
         return [None]
 
     def settled(kernel: Kernel, *_: object) -> None:
@@ -514,14 +526,31 @@ def test_nothing_is_compiled_while_a_kernel_is_timed(tmp_path: Path, monkeypatch
         time.sleep(0.3)
         events.append(f"timed {kernel.name}")
 
-    monkeypatch.setattr(kernels, "_untimed", lambda graph, trials: both)
+    monkeypatch.setattr(custom, "cores", lambda: 2)
+    monkeypatch.setattr(kernels, "_untimed", lambda graph, trials: several)
     monkeypatch.setattr(kernels, "_compiled", compiled)
     monkeypatch.setattr(kernels.timer, "settle", settled)
+    first, second, third = ([f"times {kernel.name}", f"timed {kernel.name}"] for kernel in several)
+    together = ["compiles", "compiles", "compiled", "compiled"]
     for tried in (kernels.tune, kernels.glance):
         kernels._tuned.clear()
         assert tried(with_kernel(ROWS.kernel)[1], math.inf)
-        assert events == [f"{what} {kernel.name}" for kernel in both for what in ("compiles", "times", "timed")]
+        assert events == [*together, *first, *second, "compiles", "compiled", *third]
         events.clear()
+    kernels.close()
+
+
+def test_kernels_that_compile_too_long_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one turn that are ready by then are no more timed either: the time is over."""
+    kernels, slow = kernels_for(ProfileStore(None, "a processor | cpu"), {}, tmp_path), threading.Event()
+    several = [ROWS.kernel, WHOLE.kernel]
+    monkeypatch.setattr(custom, "cores", lambda: 2)
+    monkeypatch.setattr(kernels, "_untimed", lambda graph, trials: several)
+    monkeypatch.setattr(kernels, "_compiled", lambda kernel, most: slow.wait(60) if kernel is several[1] else [])
+    began = time.monotonic()
+    assert not kernels.glance(with_kernel(ROWS.kernel)[1], began + 0.5)
+    assert time.monotonic() - began < 30
+    slow.set()
     kernels.close()
 
 
