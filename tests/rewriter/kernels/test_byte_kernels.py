@@ -33,7 +33,7 @@ SIZES = (64, 96)
 
 
 def quantized_model(products: int = 2, activation: str = "Relu") -> onnx.ModelProto:
-    """Products of what is quantised once, each with bytes, a scale and a bias of its own, as the quantiser of onnxruntime has them."""
+    """Products of what is quantised once, by bytes with a scale and a bias of their own, as onnxruntime's quantiser has them."""
     random, (k, n) = np.random.default_rng(0), SIZES
     nodes = [helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])]
     constants = []
