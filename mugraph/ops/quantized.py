@@ -40,11 +40,13 @@ from mugraph.terms.kinds import AttributeKind
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, floor_div, normalize_axis, same_dim
 from mugraph.terms.term import Term
 
-__all__ = ["laid_along", "means_something", "quantized_types"]
+__all__ = ["INTEGER_PRODUCT", "laid_along", "means_something", "quantized_types"]
 
 _WORDS = BYTES | {DataType.UINT16, DataType.INT16}
 _TELLING = FLOATS - {DataType.BFLOAT16}
 """The floats of 11 bits or more, in which (q - z) * s / s rounds to q - z again for all q and z of 8 bits."""
+INTEGER_PRODUCT = "MatMulInteger"
+"""The product of matrices of bytes."""
 _WORDS_FROM = 21
 """The opset from which 16-bit integers are quantised."""
 
@@ -424,7 +426,7 @@ def _form_zeros(attrs: AttrMap) -> tuple[int | None, ...]:
 
 register(
     Operator(
-        "MatMulInteger",
+        INTEGER_PRODUCT,
         (2, 4),
         _infer_matmul_integer,
         _matmul_integer,

@@ -21,6 +21,7 @@ from mugraph.blocks.statements import InvalidBlock
 from mugraph.graph import Graph
 from rewriter.cost.devices import Device
 from rewriter.cost.kernel_times import Measured, recall_all, time_of
+from rewriter.cost.schedules.byte_products import stored_bytes
 from rewriter.cost.schedules.cpu import SECOND_CACHE, cpu_schedules, share_in_parts
 from rewriter.cost.store import ProfileStore
 from rewriter.kernels.c.compile import LEVELS, Level
@@ -41,6 +42,8 @@ _LEVELS = tuple(LEVELS[name] for name in ("x86-64-v4", "x86-64-v3"))
 """What kernels are compiled for. The text of one is the same for all, and beyond vectors of 64 bytes only products gain."""
 _TILES = LEVELS["x86-64-amx"]
 """What kernels are compiled for, too, whose products have numbers in parts; elsewhere they are products of floats."""
+_OF_BYTES = LEVELS["x86-64-v4-bf16"]
+"""What kernels with products of bytes are compiled for besides."""
 _TRIALS = 6
 """Schedules of a kernel that are timed at most."""
 _OF_PRODUCTS, _OF_PARTS = 3, 2
@@ -99,7 +102,7 @@ class CpuKernels(CustomKernels):
 
     def _gain_in_parts(self, kernel: Kernel, sizes: Mapping[str, int]) -> float:
         """The same with numbers in parts; 0 where they cannot be."""
-        if not self._can_time or _TILES not in levels_here():
+        if not self._can_time or _TILES not in levels_here() or stored_bytes(kernel):
             return 0.0
         return share_in_parts(kernel, sizes) * max(_SPEEDUPS[parts] for parts in self.parts)
 
@@ -188,14 +191,16 @@ class CpuKernels(CustomKernels):
         self, chosen: Sequence[Scheduled], architectures: Sequence[object]
     ) -> tuple[dict[Kernel, CompiledKernel], dict[Kernel, str]]:
         programs, problems = dict[Kernel, CompiledKernel](), dict[Kernel, str]()
-        for levels, alike in itertools.groupby(sorted(map(self._with_constants, chosen), key=_has_parts), key=_levels):
+        for levels, alike in itertools.groupby(
+            sorted(map(self._with_constants, chosen), key=lambda each: len(_levels(each))), key=_levels
+        ):
             made, wrong = compile_on_cpu(list(alike), self.objects, levels)
             programs |= made
             problems |= wrong
         return programs, problems
 
     def _write(self, scheduled: Scheduled) -> None:
-        scheduled.c_sources()
+        scheduled.asking_ahead(stored_bytes(scheduled.kernel)).c_sources()
 
     def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
         """The best schedules that the store knows, else those that look best. Raises InvalidBlock and Undecided."""
@@ -250,4 +255,6 @@ def _has_parts(scheduled: Scheduled) -> bool:
 
 def _levels(scheduled: Scheduled) -> tuple[Level, ...]:
     """What a kernel is compiled for, the best first."""
+    if stored_bytes(scheduled.kernel):
+        return (_TILES, _OF_BYTES, *_LEVELS)
     return (_TILES, *_LEVELS) if _has_parts(scheduled) else _LEVELS

@@ -1,5 +1,5 @@
-"""Moves that make a candidate fit for kernels: products joined, convolutions of single entries made products, masks computed of
-positions, guards that cannot act left out."""
+"""Moves that make a candidate fit for kernels: products joined, convolutions of single entries made products, quantisation apart
+from what multiplies, masks computed of positions, guards that cannot act left out."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from rewriter.search.directions import Direction
 from rewriter.search.moves import Moves
 from rules_db.sides import facts_of
 
-__all__ = ["joined", "joins", "multiplied", "multiplies", "positioned", "shows_positions", "unguarded"]
+__all__ = ["joined", "joins", "multiplied", "multiplies", "positioned", "quantized_apart", "shows_positions", "unguarded"]
 
 _GUARD = "IsNaN"
 """What a guard against NaN asks."""
+_QUANTIZER = "DynamicQuantizeLinear"
+"""What quantises by the range of all entries, which no block of a kernel knows."""
 
 
 def joined(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
@@ -52,6 +54,16 @@ def positioned(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
         yield current
 
 
+def quantized_apart(moves: Moves, candidate: Candidate) -> Iterator[Candidate]:
+    """The candidate with quantisation apart from every product that quantises its operand itself.
+
+    What is quantised may be multiplied by a kernel then, with what is computed of the product.
+    """
+    current = _everywhere(moves, candidate, _quantizes_apart)
+    if current is not candidate:
+        yield current
+
+
 def unguarded(moves: Moves, candidate: Candidate) -> Candidate:
     """The candidate without the guards against NaN that cannot come to act: ``Where(IsNaN(x), 0, x)`` behind a softmax of which
     every row has a finite score. No kernel along a loop could take a guard of each weight with it.
@@ -70,6 +82,11 @@ def _everywhere(moves: Moves, candidate: Candidate, which: Callable[[Direction],
 def _unguards(direction: Direction) -> bool:
     before, after = facts_of(direction.pattern).ops, facts_of(direction.replacement).ops
     return _GUARD in before and after < before - {_GUARD}
+
+
+def _quantizes_apart(direction: Direction) -> bool:
+    before, after = facts_of(direction.pattern).ops, facts_of(direction.replacement).ops
+    return _QUANTIZER in after - before
 
 
 def shows_positions(direction: Direction) -> bool:

@@ -16,11 +16,12 @@ from functools import partial
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.statements import InvalidBlock
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import BYTES, FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, product
 from mugraph.terms.term import walk
+from rewriter.cost.schedules.byte_products import stored_bytes
 from rewriter.kernels.caches import attention_apart, chosen_updates
 from rewriter.kernels.chunks import ChunkedAttention
 from rewriter.kernels.drafts import KernelRules
@@ -31,7 +32,7 @@ from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.matched import matches_of, matches_of_all
 from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first
-from rewriter.kernels.preparing import joined, multiplied, positioned
+from rewriter.kernels.preparing import joined, multiplied, positioned, quantized_apart
 from rewriter.kernels.stored import ELEMENTS, StoredKernels, pattern_rule
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
@@ -50,6 +51,7 @@ __all__ = [
 
 LeastOfProducts = Callable[[Graph, Node, DataType], float]
 """What no kernel takes less than that multiplies what a node does (:meth:`NodeCosts.least_of_products`)."""
+_UNREAD = "an element type that kernels do not read"
 _COMPARED = frozenset({DataType.INT32, DataType.INT64})
 """Those that they read and compare, too: numbers of documents, positions."""
 PROVIDER = "cuda"
@@ -133,10 +135,12 @@ class KernelProposals:
         singles = (self._confirmed(settled.child) for settled in best_first(offers, lambda place: left() >= 0))
         yield from itertools.islice((child for child in singles if child is not None), _SINGLES)
         # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
-        # a mask hides, where that is known by positions. What computes on with a product is a part of it, with a convolution not.
+        # a mask hides, where that is known by positions. What computes on with a product is a part of it, with a convolution not,
+        # nor with one that quantises for itself.
         if left() < 0:
             return
-        for prepared in itertools.chain(multiplied(moves, candidate), joined(moves, candidate), positioned(moves, candidate)):
+        several = (quantized_apart, multiplied, joined, positioned)
+        for prepared in itertools.chain.from_iterable(prepare(moves, candidate) for prepare in several):
             current = self._in_turn(moves, prepared, self._offers(moves, prepared, left), left)
             if current is not prepared:
                 yield current
@@ -241,17 +245,22 @@ class KernelProposals:
             sites: matches of the set.
         """
         try:
-            rule = self._builder.draft(fusable, form).rule
+            draft = self._builder.draft(fusable, form)
         except NotFusable as reason:
             self.reasons[str(reason)] += 1
             return []
+        if any(type_.dtype in BYTES for type_ in fusable.types.values()) and not stored_bytes(draft.kernel):
+            self.reasons[_UNREAD] += 1
+            return []
+        rule = draft.rule
         direction = self._rules.draft(rule, lambda: self._builder.build(fusable, form).rule)
         return [(direction, [replace(match, direction=direction) for match in sites])]
 
     def _forms(self, fusable: FusableSet) -> Sequence[Form]:
         """The forms of a kernel that differ for a fusable set; none where kernels do not read what it reads."""
-        if not all(type_.dtype in ELEMENTS | _COMPARED for type_ in fusable.types.values()):
-            self.reasons["an element type that kernels do not read"] += 1
+        read = ELEMENTS | _COMPARED | (BYTES if self.provider == "cpu" else frozenset())
+        if not all(type_.dtype in read for type_ in fusable.types.values()):
+            self.reasons[_UNREAD] += 1
             return ()
         return _forms(fusable)
 

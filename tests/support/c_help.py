@@ -20,15 +20,31 @@ _MATRIX_EMULATED = """static _Thread_local union { uint32_t words[16][16]; float
 #define TILE_LOAD(tile, from, bytes) tile_load(tile, (const char *)(from), bytes)
 #define TILE_STORE(tile, to, bytes) tile_store(tile, (char *)(to), bytes)
 #define TILE_PAIRS(sums, left, right) tile_pairs(sums, left, right)
-static _Thread_local int tiles_configured;
-static void tiles_begin(void) { tiles_configured = 1; }
+#define TILE_BYTES(sums, left, right) tile_bytes(sums, left, right)
+static _Thread_local int tiles_configured; /* rows; the last sixteen of them may be fewer */
+static void tiles_of(int64_t rows) { tiles_configured = rows; }
+static void tiles_begin(void) { tiles_of(32); }
 static void tiles_end(void) { tiles_configured = 0; }
+static int tile_rows(int tile) {
+    const int is_low = tile == 0 || tile == 1 || tile == 4, is_high = tile == 2 || tile == 3 || tile == 5;
+    return is_high ? tiles_configured - 16 : is_low && tiles_configured < 16 ? tiles_configured : 16;
+}
 static void tile_load(int tile, const char *from, int64_t bytes) {
-    for (int row = 0; row < 16; ++row) __builtin_memcpy(tile_registers[tile].words[row], from + row * bytes, 64);
+    for (int row = 0; row < tile_rows(tile); ++row) __builtin_memcpy(tile_registers[tile].words[row], from + row * bytes, 64);
 }
 static void tile_store(int tile, char *to, int64_t bytes) {
     if (!tiles_configured) __builtin_trap();
-    for (int row = 0; row < 16; ++row) __builtin_memcpy(to + row * bytes, tile_registers[tile].words[row], 64);
+    for (int row = 0; row < tile_rows(tile); ++row) __builtin_memcpy(to + row * bytes, tile_registers[tile].words[row], 64);
+}
+static void tile_bytes(int sums, int left, int right) {
+    if (!tiles_configured) __builtin_trap();
+    for (int row = 0; row < tile_rows(sums); ++row)
+        for (int column = 0; column < 16; ++column)
+            for (int at = 0; at < 64; ++at) {
+                const uint8_t a = tile_registers[left].words[row][at / 4] >> 8 * (at % 4);
+                const int8_t b = tile_registers[right].words[at / 4][column] >> 8 * (at % 4);
+                tile_registers[sums].words[row][column] += (uint32_t)(a * b);
+            }
 }
 static float tile_number(uint32_t bits) {
     union { uint32_t bits; float number; } of = {bits & 0x7f800000u ? bits : bits & 0x80000000u};
@@ -57,7 +73,7 @@ operands and sums are zero."""
 
 EMULATED = Level(
     "emulated",
-    (*LEVELS["x86-64-v3"].flags, "-D__AVX512F__", "-D__AMX_BF16__"),
+    (*LEVELS["x86-64-v3"].flags, "-D__AVX512F__", "-D__AMX_BF16__", "-D__AMX_INT8__"),
     LEVELS["x86-64-v3"].features,
     LEVELS["x86-64-v4"].lanes,
 )

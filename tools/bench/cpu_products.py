@@ -3,7 +3,7 @@
     python -m tools.bench.cpu_products                     the table of float32 products on this processor's instructions
     python -m tools.bench.cpu_products --shape 128x768x768 --level x86-64-v3
     python -m tools.bench.cpu_products --tiles 256x64x512  beside them, floats under tiles of so many columns, rows and steps
-    python -m tools.bench.cpu_products --bytes             DynamicQuantizeLinear, MatMulInteger and the scales, as one function
+    python -m tools.bench.cpu_products --bytes             products of bytes, MatMulInteger with both scales
     python -m tools.bench.cpu_products --shared            apart: where the core's other thread has work, and where it has none
 
 Ours are block graphs of one product, with numbers as they are (``floats``) and as three or two bfloat16 parts (``six`` and
@@ -25,11 +25,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import click
 import numpy as np
@@ -45,16 +43,14 @@ from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.text import parse_term
 from rewriter.cost.schedules.cpu import SECOND_CACHE, cpu_schedules
 from rewriter.kernels.c import CSource, generate
-from rewriter.kernels.c.calling import BoundKernel, admits_tiles, aligned, opened, prepared
+from rewriter.kernels.c.calling import BoundKernel, admits_tiles, opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
 from rewriter.kernels.c.objects import ObjectCompiler
 from rewriter.kernels.c.parts import MATRIX
-from rewriter.kernels.c.products import StoredProduct, dynamic_quantized
-from rewriter.kernels.c.tiles import TileTarget
 from rewriter.kernels.fuse.lower import lower
 from rewriter.runtime_env import second_cache
 
-__all__ = ["NativeProduct", "plain_product"]
+__all__ = ["byte_product", "plain_product"]
 
 SHAPES = (
     "1x768x768",
@@ -110,6 +106,9 @@ double probe(void) {
 )
 _ALONE, _SHARED = 1.2, 1.6
 """Times of the probe over the least of all up to and from which a core is alone, and shared."""
+_ZERO = 131
+_SCALES = {"zero": np.array(_ZERO, np.uint8), "scale": np.array(0.033, np.float32), "of_right": np.array(0.01, np.float32)}
+"""Of products of bytes."""
 _AGAIN = "again"
 _SECONDS = 4.0
 """For the rounds of a case."""
@@ -121,6 +120,15 @@ def plain_product(k: int, n: int) -> Kernel:
     return lower("product", types, [("y", parse_term("MatMul(left, right)"))])
 
 
+def byte_product(k: int, n: int, behind: str = "{}") -> Kernel:
+    """A product of any number of rows of quantised numbers with bytes, times the scales of both, and what follows it."""
+    types = {"left": TensorType(DataType.UINT8, (symbol("m"), k)), "zero": TensorType(DataType.UINT8, ())}
+    types |= {"right": TensorType(DataType.INT8, (k, n)), **dict.fromkeys(("scale", "of_right"), TensorType(DataType.FLOAT, ()))}
+    types["bias"] = TensorType(DataType.FLOAT, (n,))
+    product = "Mul(Cast[to=float](MatMulInteger[zeros=('a',)](left, right, zero)), Mul(scale, of_right))"
+    return lower("product", types, [("y", parse_term(behind.format(product)))])
+
+
 @dataclass(frozen=True, slots=True)
 class _LoadedProduct:
     """A kernel under a schedule, compiled and loaded."""
@@ -129,8 +137,8 @@ class _LoadedProduct:
     source: CSource
     library: ctypes.CDLL
 
-    def bound(self, left: np.ndarray, weights: np.ndarray) -> BoundKernel:
-        return prepared(self.source, self.library, (left, weights))
+    def bound(self, *inputs: np.ndarray) -> BoundKernel:
+        return prepared(self.source, self.library, inputs)
 
 
 def _tried(kernel: Kernel, m: int, parts: int) -> list[Schedule]:
@@ -158,53 +166,6 @@ def _built(kernel: Kernel, schedules: Sequence[Schedule], parts: int, level: Lev
     return built
 
 
-@dataclass
-class NativeProduct:
-    """A product that is compiled and loaded."""
-
-    product: StoredProduct
-    _folder: tempfile.TemporaryDirectory[str] = field(default_factory=tempfile.TemporaryDirectory)
-
-    def __post_init__(self) -> None:
-        path = Path(self._folder.name, "product.so")
-        path.write_bytes(build(self.product.source(), self.product.target.level, self.product.name))
-        self._library = ctypes.CDLL(str(path))
-
-    def packed(self, weights: np.ndarray) -> np.ndarray:
-        """Weights as a launch reads them."""
-        weights, packed = np.ascontiguousarray(weights), aligned(self.product.packed_bytes)
-        pack = self._library[f"{self.product.name}_pack"]
-        pack(ctypes.c_void_p(weights.ctypes.data), ctypes.c_void_p(packed.ctypes.data), None)
-        return packed
-
-    def launch(self, arguments: Sequence[np.ndarray | int | float], m: int, more: int = 1) -> Callable[[], None]:
-        """A function that runs all blocks.
-
-        Args:
-            arguments: of the launch, in order; whole numbers are 64 bits wide, others floats.
-            more: by how much the grid is larger than the least one, in both directions.
-        """
-        values = [_value(argument) for argument in arguments]
-        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        across, down, deep = self.product.grid(m)
-        assert isinstance(across, int) and isinstance(down, int)
-        across, down = min(across * more, self.product.panels), down * more
-        grid, function = (ctypes.c_int64 * 3)(across, down, deep), self._library[self.product.name]
-        first, last = ctypes.c_int64(0), ctypes.c_int64(across * down)
-
-        def run() -> None:
-            function(pointers, grid, first, last)
-
-        run.keeps = values, arguments  # type: ignore[attr-defined]
-        return run
-
-
-def _value(argument: np.ndarray | int | float) -> ctypes.c_void_p | ctypes.c_int64 | ctypes.c_float:
-    if isinstance(argument, np.ndarray):
-        return ctypes.c_void_p(argument.ctypes.data)
-    return ctypes.c_int64(argument) if isinstance(argument, int) else ctypes.c_float(argument)
-
-
 @dataclass(frozen=True, slots=True)
 class _ProductSizes:
     m: int
@@ -229,27 +190,27 @@ class _ProductCase:
         weights = [random.standard_normal((shape.k, shape.n), np.float32) for _ in range(_WEIGHTS)]
         self.weights = [np.clip(np.rint(w * 40), -127, 127).astype(np.int8) for w in weights] if quantized else weights
         self.quantized = quantized
+        if quantized:
+            self.left = np.clip(np.rint(self.left * 30) + _ZERO, 0, 255).astype(np.uint8)
         self.runs: dict[str, Callable[[], None]] = {}
         self.results: dict[str, list[np.ndarray]] = {}
 
     def add_onnxruntime(self) -> None:
         shape, nodes, constants = self.shape, [], []
-        if self.quantized:
-            nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]))
-            constants.append(numpy_helper.from_array(np.float32(0.01), "scale"))
+        constants += [numpy_helper.from_array(array, name) for name, array in _SCALES.items() if self.quantized]
         for i, weights in enumerate(self.weights):
             constants.append(numpy_helper.from_array(weights, f"w{i}"))
             if not self.quantized:
                 nodes.append(helper.make_node("MatMul", ["x", f"w{i}"], [f"y{i}"]))
                 continue
             nodes += [
-                helper.make_node("MatMulInteger", ["q", f"w{i}", "z"], [f"i{i}"]),
+                helper.make_node("MatMulInteger", ["x", f"w{i}", "zero"], [f"i{i}"]),
                 helper.make_node("Cast", [f"i{i}"], [f"f{i}"], to=TensorProto.FLOAT),
-                helper.make_node("Mul", ["s", "scale"], [f"t{i}"]),
+                helper.make_node("Mul", ["scale", "of_right"], [f"t{i}"]),
                 helper.make_node("Mul", [f"f{i}", f"t{i}"], [f"y{i}"]),
             ]
         outputs = [helper.make_tensor_value_info(f"y{i}", 1, [shape.m, shape.n]) for i in range(_WEIGHTS)]
-        inputs = [helper.make_tensor_value_info("x", 1, [shape.m, shape.k])]
+        inputs = [helper.make_tensor_value_info("x", TensorProto.UINT8 if self.quantized else 1, [shape.m, shape.k])]
         graph = helper.make_graph(nodes, "products", inputs, outputs, constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         options = onnxruntime.SessionOptions()
@@ -268,7 +229,7 @@ class _ProductCase:
 
     def add_kernel(self, name: str, several: Sequence[_LoadedProduct], clock: Callable[[], float]) -> Schedule:
         """Adds the fastest of several, whose schedule is returned."""
-        trials = [(each, [each.bound(self.left, weights) for weights in self.weights]) for each in several]
+        trials = [(each, [each.bound(*self._inputs(weights)) for weights in self.weights]) for each in several]
         times = np.full((_QUICK, len(trials)), np.inf)
         for row in times:
             for at, (_, products) in enumerate(trials):
@@ -285,19 +246,11 @@ class _ProductCase:
         self._add(name, run, [product.outputs[0] for product in products])
         return best.schedule
 
-    def add_bytes(self, name: str, native: NativeProduct) -> None:
-        packed = [native.packed(weights) for weights in self.weights]
-        results = [np.empty((self.shape.m, self.shape.n), np.float32) for _ in packed]
-        runs = [
-            native.launch((self.left, each, result, 0.01, self.shape.m), self.shape.m)
-            for each, result in zip(packed, results, strict=True)
-        ]
-
-        def run() -> None:
-            for each in runs:
-                each()
-
-        self._add(name, run, results)
+    def _inputs(self, weights: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Of a kernel."""
+        if not self.quantized:
+            return self.left, weights
+        return self.left, _SCALES["zero"], weights, _SCALES["scale"], _SCALES["of_right"]
 
     def _add(self, name: str, run: Callable[[], None], results: list[np.ndarray]) -> None:
         run()
@@ -400,7 +353,6 @@ def main(
         raise click.ClickException("no instruction set of rewriter/kernels/c/compile.py is known to be here")
     if "amx_tile" in chosen.features and not admits_tiles():
         raise click.ClickException("Linux does not let this process use AMX; choose another --level")
-    target = TileTarget.of(chosen)
     names = ("bytes",) if quantized else (*only, *tiles)
     columns = (*names, _AGAIN)
     table = Table("M×K×N", "onnxruntime µs (error)", *(f"{name} µs (error)" for name in columns), title=chosen.name)
@@ -408,14 +360,12 @@ def main(
         case = _ProductCase(shape, quantized)
         case.add_onnxruntime()
         for name in names:
-            if quantized:
-                case.add_bytes(name, NativeProduct(dynamic_quantized(name, shape.k, shape.n, target)))
-                continue
-            kernel = plain_product(shape.k, shape.n)
+            kernel = byte_product(shape.k, shape.n) if quantized else plain_product(shape.k, shape.n)
             parts = OURS.get(name, 1)
             schedules = [_cut(name, shape.m)] if name in tiles else _tried(kernel, shape.m, parts)
             built = _built(kernel, schedules, parts, chosen)
-            _check(name, built[0], shape.k, shape.n)
+            if not quantized:
+                _check(name, built[0], shape.k, shape.n)
             print(shape, name, dict(case.add_kernel(name, built, clock).tiles), flush=True)
         if shared:
             for state, by_name in case.times_by_state(seconds).items():

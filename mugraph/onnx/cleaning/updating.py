@@ -24,8 +24,7 @@ from mugraph.terms.shape import Dim, TensorType, concrete
 __all__ = ["write_along_axes"]
 
 _LEAST = 64
-"""Positions from which on two Transposes of all take longer than a ScatterElements of one: that takes a tenth of a second for four
-million entries, where a Transpose takes a hundredth."""
+"""Positions from which on two Transposes of all take longer than a ScatterElements of one, ten times as long an entry."""
 
 
 def write_along_axes(main: GraphProto, model: Model) -> None:

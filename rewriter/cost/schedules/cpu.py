@@ -17,6 +17,7 @@ from mugraph.blocks.block import Block, Kernel
 from mugraph.blocks.schedule import MOST_PARTS, Schedule
 from mugraph.blocks.statements import Accumulate, Compute, Dot, Load, next_power
 from mugraph.terms.shape import DataType, Undecided, evaluate_dim
+from rewriter.cost.schedules.byte_products import ByteProduct
 
 __all__ = [
     "PANELS_STACK",
@@ -80,6 +81,8 @@ second cache holds all of them."""
 _APART_HERE, _APART_ONCE, _APART_AWAY = 25.0, 68.0, 150.0
 """To take a number of the left operand apart: as long as its products with so many columns, on the stack, and by a launch of its
 own, from whose scratch memory it is read, where all of them fit into the second cache and where they do not."""
+_BYTES_COME, _BYTES_APART = 10.0, 60.0
+"""Of bytes: for a panel that comes to a tile of rows, and for results of which few lie one after another in memory."""
 _ADDED = 0.8
 """For sums that are read and written, as a share of the products of one unit."""
 _BESIDE = 50.0
@@ -236,23 +239,29 @@ class _PanelProduct:
     rows: str
     columns: str
     loop: str
+    of_bytes: bool
 
     @staticmethod
     def of(kernel: Kernel, block: Block, sizes: Mapping[str, int]) -> _PanelProduct | None:
         """The block as such a product; ``None`` where it is none."""
         if not _sums_products(block) or block.loop is None or not all(sizes.values()):
             return None
-        columns = {_columns(kernel, block, dot) for dot in block.statements if isinstance(dot, Dot)}
+        dots = [statement for statement in block.statements if isinstance(statement, Dot)]
+        of_bytes = all(ByteProduct.of(block, dot, kernel.tensors) is not None for dot in dots)
+        columns = {_columns(kernel, block, dot) for dot in dots}
         (axis,) = columns if len(columns) == 1 else (None,)
         rows = [each for each in block.grid if each != axis]
-        return None if axis not in block.grid or not rows else _PanelProduct(block, sizes, rows[-1], axis, block.loop)
+        return None if axis not in block.grid or not rows else _PanelProduct(block, sizes, rows[-1], axis, block.loop, of_bytes)
 
     def schedules(self, threads: int, second_cache: int, in_parts: bool) -> list[Schedule]:
         """By the time that they are expected to take; first two of other columns."""
-        loop = _PARTS_LOOP if in_parts else _PANEL_LOOP
+        loop: Sequence[int] = _PARTS_LOOP if in_parts else _PANEL_LOOP
+        if self.of_bytes:
+            loop = (next_power(self.sizes[self.loop]),)  # sums are whole before they are floats
         every = _every({self.columns: _PANEL_LONG, self.rows: _PANEL_ROWS, self.loop: loop}, self.sizes)
         fitting = [schedule for schedule in every if self._stack(schedule) <= STACK] or every
-        once = {each: (self._time_in_parts if in_parts else self._time)(each, second_cache) for each in fitting}
+        model = self._time_of_bytes if self.of_bytes else self._time_in_parts if in_parts else self._time
+        once = {each: model(each, second_cache) for each in fitting}
         times = {each: time / _busy(self.block, each, self.sizes, threads) for each, time in once.items()}
         order = sorted(fitting, key=times.__getitem__)
         others = [each for each in order if each.tile(self.columns) != order[0].tile(self.columns)]
@@ -284,10 +293,17 @@ class _PanelProduct:
         comes = _PANEL_NEAR if 2 * _part_bytes(deep, wide) <= second_cache else _PANEL_COMES
         return 1 + comes / rows + _ADDED / min(room, -(-steps // UNIT_STEPS)) + _CALL / steps + apart / wide
 
+    def _time_of_bytes(self, schedule: Schedule, second_cache: int) -> float:
+        """All rows of a tile share what comes of weights, and results are half of the time: to write them takes long."""
+        rows, columns, _ = self._tiles(schedule)
+        return 1 + _BYTES_COME / rows + _BYTES_APART / columns
+
     def _stack(self, schedule: Schedule) -> int:
         """Bytes of sums, and of operands that are computed, about."""
         block, dots = self.block, [s for s in self.block.statements if isinstance(s, Dot)]
-        computed = {x for dot in dots for x in (dot.left, dot.right) if isinstance(block.defined[x], Compute)}
+        computed = {
+            x for dot in dots for x in (dot.left, dot.right) if isinstance(block.defined[x], Compute) and not self.of_bytes
+        }
         entries = 0
         for name in (*(name for a in block.accumulators for name in a.names), *computed):
             *outer, last = (min(schedule.tile(axis), self.sizes[axis]) for axis in block.value_axes[name])
@@ -302,6 +318,9 @@ def _part_bytes(rows: int, columns: int) -> int:
 
 def _columns(kernel: Kernel, block: Block, dot: Dot) -> str | None:
     """The axis of the columns of a product whose one operand is a matrix as it is stored; ``None`` where none is."""
+    of_bytes = ByteProduct.of(block, dot, kernel.tensors)
+    if of_bytes is not None:
+        return of_bytes.right.view[-1].index.axis
     for operand in (dot.right, dot.left):
         load = block.defined[operand]
         if isinstance(load, Load) and len(load.view) == 2 and dot.over == block.loop:

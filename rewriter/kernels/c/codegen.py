@@ -25,6 +25,8 @@ from mugraph.blocks.block import Kernel
 from mugraph.blocks.mask_lists import mask_tables
 from mugraph.blocks.schedule import MOST_PARTS, Schedule, check_ahead, check_schedule
 from mugraph.blocks.statements import InvalidBlock
+from mugraph.terms.shape import DataType
+from rewriter.kernels.c.byte_panels import byte_pack_function, byte_panels_text, packed_byte_bytes
 from rewriter.kernels.c.function import CFunction
 from rewriter.kernels.c.nests import ELEMENTS
 from rewriter.kernels.c.panels import WIDEST_TILE, pack_function, packed_bytes, panels_text
@@ -100,12 +102,16 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
         blocks += [number] * (len(launches) - len(blocks))
     comment = "\n".join(line.replace("*/", "* /") for line in heading(kernel, digest, schedules, " * "))
     headers = [_header("functions.h"), *([_header("dots.h")] if any("dot_add(" in text for text in texts) else [])]
-    if places.packed:
-        headers.append(panels_text(frozenset(parts for _, parts in places.packed), frozenset(places.heights)))
+    in_floats = frozenset(parts for tensor, parts in places.packed if types[tensor].dtype == DataType.FLOAT)
+    headers += [panels_text(in_floats, frozenset(places.heights))] if in_floats else []
+    headers += [byte_panels_text()] if any(types[tensor].dtype != DataType.FLOAT for tensor, _ in places.packed) else []
     order, packings = [t.name for t in kernel.inputs], list[Packing]()
     for (tensor, parts), name in places.packed.items():
-        packings.append(Packing(order.index(tensor), f"pack_{name}", packed_bytes(types[tensor], parts)))
-        texts.append(pack_function(packings[-1].function, types[tensor], parts))
+        type_, packing = types[tensor], f"pack_{name}"
+        is_float = type_.dtype == DataType.FLOAT
+        size = packed_bytes(type_, parts) if is_float else packed_byte_bytes(type_)
+        packings.append(Packing(order.index(tensor), packing, size))
+        texts.append(pack_function(packing, type_, parts) if is_float else byte_pack_function(packing, type_))
     text = "\n".join([f"/*\n{comment}\n */", *headers, *texts]) + "\n"
     shapes = places.shapes(kernel.outputs)
     outputs = tuple(Output(t.type.dtype, shape) for t, shape in zip(kernel.outputs, shapes, strict=True))
@@ -124,7 +130,7 @@ short signed sizeof static struct switch typedef union unsigned void volatile wh
 """
 _OWN = "arguments grid first last block part number entry bound"
 _OF_HEADERS = re.compile(
-    r"\b(?:f32_|f16_|bf16_|at_|rank_|dot_|DOT_|floats_|panel_|PANEL|part_|PART|TILE_|tile_|tiles_|matrix_)\w*"
+    r"\b(?:f32_|f16_|bf16_|at_|rank_|dot_|DOT_|floats_|bytes_|BYTES_|panel_|PANEL|part_|PART|TILE_|tile_|tiles_|matrix_)\w*"
 )
 _STANDARD = """
 memcpy fabsf copysignf sinf cosf floorf ceilf rintf powf sqrtf INFINITY NAN INT32_MIN INT32_MAX INT64_MIN INT64_MAX
@@ -134,7 +140,7 @@ int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
 
 @cache
 def _names() -> Names:
-    every = panels_text(frozenset(range(1, MOST_PARTS + 1)), frozenset(range(1, WIDEST_TILE + 1)))
+    every = panels_text(frozenset(range(1, MOST_PARTS + 1)), frozenset(range(1, WIDEST_TILE + 1))) + byte_panels_text()
     headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h") + every)
     reserved = frozenset({*headers, *_KEYWORDS.split(), *_OWN.split(), *_STANDARD.split()})
     return Names(reserved, ("start", "i", "n", "from", "to", "low", "high", "span", "first", "last"))

@@ -12,7 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from mugraph.blocks.statements import Dot, Load, View
 from mugraph.terms.shape import DataType, Dim
 from mugraph.terms.term import var
+from rewriter.cost.schedules.byte_products import ByteProduct
 from rewriter.cost.schedules.cpu import STRIPE_ROWS
+from rewriter.kernels.c.byte_panels import BYTES_STACK
 from rewriter.kernels.c.lines import times
 from rewriter.kernels.c.nests import Nests
 from rewriter.kernels.c.panels import (
@@ -45,6 +47,35 @@ class Dots:
 
     def __init__(self, nests: Nests, places: Places, constants: Collection[str], splits: Splits, parts: int) -> None:
         self._nests, self._places, self._constants, self._splits, self._parts = nests, places, constants, splits, parts
+
+    def of_bytes(self, dot: Dot) -> ByteProduct | None:
+        """A product of bytes whose weights are read from panels; ``None`` where it is none.
+
+        All of the contracted axis is in one tile, since sums are whole before they are floats.
+        """
+        tiling, types = self._nests.tiling, self._nests.types
+        found, whole = ByteProduct.of(tiling.block, dot, types), tiling.block.sizes[dot.over]
+        if found is None or found.right.tensor not in self._constants or tiling[dot.over] != whole or tiling.schedule.split > 1:
+            return None
+        columns = found.right.view[-1].index.axis if found.right.view else None
+        if columns is None or not reads_panels(found.right, types[found.right.tensor], dot.over, columns):
+            return None
+        if tiling.is_cut(columns) and tiling[columns] % WIDEST_PANEL and tiling[columns] != tiling.block.sizes[columns]:
+            return None
+        left_axes = tiling.present(tiling.block.value_axes[found.left.name])
+        if columns in left_axes or not self._is_direct(found.left.name, left_axes, dot.over, DataType.UINT8):
+            return None
+        return found
+
+    def byte_step(self, name: str, dot: Dot, rest: Sequence[str]) -> Product | None:
+        """The step that such a product is; ``None`` where it is none. As :meth:`steps`."""
+        found = self.of_bytes(dot)
+        if found is None:
+            return None
+        rows = [axis for axis in rest[:-1] if axis in self._nests.tiling.present(self._nests.tiling.block.value_axes[dot.left])]
+        zero = found.zero.name if found.zero is not None else None
+        left, right = found.left.name, found.right.name
+        return Product(name, left, right, dot.over, tuple(rest), rows[-1] if rows else None, True, of_bytes=True, zero=zero)
 
     def steps(
         self,
@@ -94,16 +125,17 @@ class Dots:
         inline = self._nests.inline.get(name)
         return inline if isinstance(inline, Load) else None
 
-    def _is_direct(self, name: str, axes: Sequence[str], last: str | None = None) -> bool:
+    def _is_direct(self, name: str, axes: Sequence[str], last: str | None = None, dtype: DataType = DataType.FLOAT) -> bool:
         """Whether a value is an array, or lies in memory with one stride an axis.
 
         Args:
             last: the axis whose entries have to lie one after another.
+            dtype: of what lies in memory.
         """
         load = self._load(name)
         if load is None:
             return name not in self._nests.inline
-        if self._nests.types[load.tensor].dtype != DataType.FLOAT or name in self._nests.chosen:
+        if self._nests.types[load.tensor].dtype != dtype or name in self._nests.chosen:
             return False
         for axis in axes:
             places = [f.index for f in load.view if f.index.axis == axis]
@@ -116,6 +148,8 @@ class Dots:
         step = group.steps[0]
         if isinstance(step, Turned):
             self._write_turned(step)
+        elif isinstance(step, Product) and step.of_bytes:
+            self._write_byte_product(step)
         elif isinstance(step, Product):
             self._write_product(step)
         return isinstance(step, Product | Turned)
@@ -161,6 +195,39 @@ class Dots:
         ]
         self._write_loops(outer, f"{function}({', '.join(operands)});")
 
+    def _write_byte_product(self, step: Product) -> None:
+        nests, tiling, columns = self._nests, self._nests.tiling, step.axes[-1]
+        left, left_strides = self._place(step.left)
+        result, result_strides = self._place(step.name)
+        weights = self._load(step.right)
+        assert weights is not None
+        zero = "0"
+        if step.zero is not None:
+            place, _ = self._place(step.zero)
+            zero = f"*{place}"
+        outer = [axis for axis in step.axes if axis not in (step.rows, columns)]
+        nests.lines.stack["bytes_multiply"] = BYTES_STACK
+        operands = [
+            _at(result, result_strides, outer),
+            result_strides[step.rows] if step.rows else "0",
+            _at(left, left_strides, outer),
+            left_strides[step.rows] if step.rows else "0",
+            zero,
+            self._name_packed(weights.tensor, 1),
+            str(nests.types[weights.tensor].shape[0]),
+            tiling.start(columns),
+            tiling.length(step.rows) if step.rows else "1",
+            tiling.length(columns),
+        ]
+        self._write_loops(outer, f"bytes_multiply({', '.join(operands)});")
+
+    def _name_packed(self, tensor: str, parts: int, heights: Iterable[int] = ()) -> str:
+        """The name of the argument that is a tensor in panels, with which so many rows of floats are multiplied at a time."""
+        name = self._places.add_packed(tensor, parts, heights)
+        if name not in self._nests.tensors:
+            self._nests.tensors.append(name)
+        return name
+
     def _packed(self, step: Product) -> list[str] | None:
         """The panels of a right operand that is a constant matrix, as ``panel_add`` has it: their start, the length of a column,
         and where the tile begins in a row and in a column. Tiles begin where panels do, and where their parts of a column do.
@@ -169,10 +236,9 @@ class Dots:
         load = self._panels(step.right, step.over, columns)
         if load is None:
             return None
-        name = self._places.add_packed(load.tensor, self._parts, tiling.lengths(step.rows) if step.rows else {1})
-        if name not in self._nests.tensors:
-            self._nests.tensors.append(name)
+        heights = tiling.lengths(step.rows) if step.rows else {1}
         whole = self._nests.types[load.tensor].shape[0]
+        name = self._name_packed(load.tensor, self._parts, heights)
         return [name, str(whole), tiling.start(columns), tiling.start(step.over)]
 
     def _split(self, step: Product) -> list[str]:
@@ -200,7 +266,7 @@ class Dots:
         if load is None or load.tensor not in self._constants or right in self._nests.chosen:
             return None
         type_ = self._nests.types[load.tensor]
-        if not reads_panels(load, type_, over, columns):
+        if type_.dtype != DataType.FLOAT or not reads_panels(load, type_, over, columns):
             return None
         for axis, size, step in ((columns, type_.shape[1], WIDEST_PANEL), (over, type_.shape[0], WIDEST_STEP)):
             if tiling.is_cut(axis) and tiling[axis] % step and tiling[axis] < int(str(size)):
@@ -210,6 +276,8 @@ class Dots:
     def panel_columns(self, dots: Iterable[Dot]) -> str | None:
         """The axis of the columns of the first of several products that reads panels; ``None`` where none does."""
         for dot in dots:
+            if (found := self.of_bytes(dot)) is not None:
+                return found.right.view[-1].index.axis
             for operand in (dot.right, dot.left):
                 load = self._load(operand)
                 columns = load.view[-1].index.axis if load is not None and load.view else None

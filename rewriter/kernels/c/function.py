@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import TypeGuard
 
 from mugraph.blocks.block import Block
 from mugraph.blocks.mask_lists import listed_mask
@@ -86,6 +87,7 @@ class CFunction:
         self._dots = Dots(self._nests, places, constants, splits, schedule.parts)
         self._accumulators = AccumulatorSteps(self._tiling, self._product_steps)
         self._fused = fused_products(block)
+        self._bytes = set[str]()
         self._listed = listed_mask(block, schedule) if tables else None
         self._updates = updates(places.kernel, block)
 
@@ -94,6 +96,7 @@ class CFunction:
         lines, block = self._lines, self._block
         with lines.block("for (int64_t block = first; block < last; ++block)"):
             self._read_where_used()
+            self._read_as_bytes()
             self._write_place()
             self._pass_by()
             if self._role == FunctionRole.COMBINE:
@@ -218,6 +221,21 @@ class CFunction:
             if isinstance(statement, MaskTile) and statement is not self._listed:
                 self._nests.masks[statement.name] = MaskSource(self._tables[statement.name][0], statement.view)
 
+    def _read_as_bytes(self) -> None:
+        """Says which values nothing asks for but products that read bytes in their place."""
+        others = set[str]()
+        for statement in self._block.statements:
+            found = self._dots.of_bytes(statement) if self._is_summed(statement) else None
+            if found is not None:
+                self._bytes.update(found.floats)
+            else:
+                others.update(statement_operands(statement))
+        self._bytes -= others
+
+    def _is_summed(self, statement: Statement | None) -> TypeGuard[Dot]:
+        """Whether a statement is a product that is added to an accumulator as it is computed."""
+        return isinstance(statement, Dot) and statement.name in self._fused
+
     # Phases
 
     def _write_phase(self, phase: str) -> None:
@@ -258,7 +276,7 @@ class CFunction:
     def _statement_steps(self, statement: Statement) -> list[Step]:
         axes = self._accumulators.axes
         if isinstance(statement, Compute):
-            return [Let(statement.name, statement.term, axes(statement.name))]
+            return [] if statement.name in self._bytes else [Let(statement.name, statement.term, axes(statement.name))]
         if isinstance(statement, Reduce):
             return [Fold(statement.name, statement.kind, statement.operand, axes(statement.operand), axes(statement.name))]
         if isinstance(statement, Dot) and statement.name not in self._fused:
@@ -268,6 +286,9 @@ class CFunction:
     def _product_steps(self, name: str, dot: Dot, is_state: bool) -> list[Step]:
         """A product of tiles: of matrices, or multiplications and a sum."""
         axes = self._accumulators.axes
+        of_bytes = self._dots.byte_step(name, dot, axes(name)) if is_state else None
+        if of_bytes is not None:
+            return [of_bytes]
         a, b = ((operand, self._operand_axes(operand)) for operand in (dot.left, dot.right))
         rest = axes(name)
         steps = self._dots.steps(name, a, b, dot.over, rest, is_state)
@@ -312,7 +333,13 @@ class CFunction:
         for accumulator in self._block.accumulators:
             for name in accumulator.names:
                 self._nests.array(name, "float", self._accumulators.axes(name))
-                self._nests.fill(name, self._accumulators.identity(accumulator, name))
+                if not self._sets(accumulator):
+                    self._nests.fill(name, self._accumulators.identity(accumulator, name))
+
+    def _sets(self, accumulator: Accumulate) -> bool:
+        """Whether the one iteration of the loop writes a state whatever it was."""
+        dot = self._block.defined.get(accumulator.operands[0])
+        return self._is_summed(dot) and self._dots.of_bytes(dot) is not None
 
     def _write_iteration(self, loop: str) -> None:
         nests, before = self._nests, dict(self._nests.held)

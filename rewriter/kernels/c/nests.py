@@ -29,6 +29,8 @@ ELEMENTS = {
     DataType.FLOAT16: "uint16_t",
     DataType.BFLOAT16: "uint16_t",
     DataType.BOOL: "uint8_t",
+    DataType.UINT8: "uint8_t",
+    DataType.INT8: "int8_t",
     DataType.INT32: "int32_t",
     DataType.INT64: "int64_t",
 }

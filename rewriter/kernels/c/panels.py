@@ -15,7 +15,7 @@ from collections.abc import Collection
 from functools import cache
 
 from mugraph.blocks.statements import Load, View
-from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.shape import TensorType
 from rewriter.kernels.c.compile import LEVELS
 from rewriter.kernels.c.parts import UNIT_NUMBERS, part_register_rows, parts_bytes, parts_text, ranges_text
 from rewriter.kernels.c.tiles import FLOATS, TileTarget, vector_tiles
@@ -180,7 +180,7 @@ def pack_function(name: str, type_: TensorType, parts: int) -> str:
 
 def reads_panels(load: Load, type_: TensorType, over: str, columns: str) -> bool:
     """Whether a tile of a tensor is one of a matrix as it is stored, the contracted axis first."""
-    if type_.dtype != DataType.FLOAT or len(type_.shape) != 2 or not all(isinstance(dim, int) for dim in type_.shape):
+    if len(type_.shape) != 2 or not all(isinstance(dim, int) for dim in type_.shape):
         return False
     return plain_axes(load.view) == ((over, type_.shape[0]), (columns, type_.shape[1]))
 

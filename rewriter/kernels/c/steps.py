@@ -71,6 +71,8 @@ class Product:
         axes: of the result.
         rows: the axis of the left operand alone that is next to last in it; ``None`` where that is a single row.
         is_state: it is added to a state that there is already.
+        of_bytes: operands are bytes, all of the contracted axis at once, and the state is zero before.
+        zero: of a product of bytes what is subtracted from the left operand.
     """
 
     name: str
@@ -80,6 +82,8 @@ class Product:
     axes: tuple[str, ...]
     rows: str | None
     is_state: bool = False
+    of_bytes: bool = False
+    zero: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

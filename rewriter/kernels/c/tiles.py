@@ -79,17 +79,23 @@ _AMX_TEXT = """#if defined __clang__
 #define _IMMINTRIN_H_INCLUDED
 #include <amxtileintrin.h>
 #include <amxbf16intrin.h>
+#include <amxint8intrin.h>
 #endif
 #define TILE_ZERO(tile) _tile_zero(tile)
 #define TILE_LOAD(tile, from, bytes) _tile_loadd(tile, from, bytes)
 #define TILE_STORE(tile, to, bytes) _tile_stored(tile, to, bytes)
 #define TILE_PAIRS(sums, left, right) _tile_dpbf16ps(sums, left, right)
+#define TILE_BYTES(sums, left, right) _tile_dpbusd(sums, left, right)
 struct tile_shapes { uint8_t palette, start, reserved[14]; uint16_t row_bytes[16]; uint8_t rows[16]; };
-static inline void tiles_begin(void) {
+/* Up to 32 rows, of the left operand in tiles 4 and 5 and of sums in 0 and 1, 2 and 3. */
+static inline void tiles_of(int64_t rows) {
     struct tile_shapes shapes = {.palette = 1};
     for (int tile = 0; tile < 8; ++tile) shapes.row_bytes[tile] = 64, shapes.rows[tile] = 16;
+    const int low = rows <= 16;
+    shapes.rows[low ? 4 : 5] = shapes.rows[low ? 0 : 2] = shapes.rows[low ? 1 : 3] = low ? rows : rows - 16;
     _tile_loadconfig(&shapes);
 }
+static inline void tiles_begin(void) { tiles_of(32); }
 static inline void tiles_end(void) { _tile_release(); }
 """
 
@@ -135,16 +141,26 @@ class WordKind:
         """The C statement by which ``{s}`` gains the product of the word ``{l}`` and the vector ``{r}``."""
         if self is FLOATS:
             return "{s} += {l} * {r};"
+        spread = "const bytes_words w = (bytes_words){{0}} + {l};"
         if target.has("avx512_vnni"):
-            return "{s} = (total)_mm512_dpbusd_epi32((__m512i){s}, _mm512_set1_epi32({l}), (__m512i){r});"
-        return " ".join(
-            f"{{s}} += (int32_t)({{l}} >> {8 * byte} & 255u) * ((total)({{r}} << {24 - 8 * byte}) >> 24);" for byte in range(4)
-        )
+            return f'{{{{ {spread} __asm__("vpdpbusd %2, %1, %0" : "+v"({{s}}) : "v"(w), "vm"({{r}})); }}}}'
+        return f"{{{{ {spread} {{s}} += bytes_pairs(w, {{r}}) + bytes_pairs(w >> 8, {{r}} >> 8); }}}}"
 
 
 FLOATS = WordKind("floats", 1, "float", "float", 128)
 BYTES = WordKind("bytes", 4, "uint32_t", "int32_t", 128)
 """Four bytes, the first in the lowest: unsigned on the left, signed on the right."""
+
+
+_PAIRS = """typedef int16_t bytes_halves __attribute__((vector_size(sizeof(bytes_words)), may_alias));
+/* The sums of two products of the even bytes of words: what is 16 bits wide is multiplied and added without saturation. */
+static inline __attribute__((always_inline)) bytes_total bytes_pairs(bytes_words left, bytes_words right) {
+    const bytes_halves bytes = (bytes_halves)right << 8 >> 8;
+    bytes_total sums;
+    __asm__("vpmaddwd %2, %1, %0" : "=v"(sums) : "v"(left & 0x00ff00ffu), "v"(bytes));
+    return sums;
+}
+"""
 
 
 def _tile_types(kind: WordKind, target: TileTarget) -> str:
@@ -179,7 +195,8 @@ def vector_tiles(kind: WordKind, target: TileTarget, counts: Collection[int] | N
     """
     every = range(1, target.rows + 1)
     asked = every if counts is None else sorted(counts)
-    texts = [_tile_types(kind, target), *(_vector_tile(kind, target, rows) for rows in asked)]
+    texts = [_tile_types(kind, target), *([_PAIRS] if kind is BYTES and not target.has("avx512_vnni") else [])]
+    texts += [_vector_tile(kind, target, rows) for rows in asked]
     names = ", ".join(f"{kind.name}_{rows}" if rows in asked else "0" for rows in every)
     arguments = f"const {kind.word} *, const {kind.word} *, {kind.total} *, int64_t, int64_t, int, const {kind.word} *"
     texts.append(f"static void (*const {kind.name}_tiles[])({arguments}) = {{0, {names}}};\n")
@@ -187,7 +204,7 @@ def vector_tiles(kind: WordKind, target: TileTarget, counts: Collection[int] | N
 
 
 def _vector_tile(kind: WordKind, target: TileTarget, rows: int) -> str:
-    columns, lanes, step = 2, target.lanes, kind.step(target).replace("(total)", f"({kind.name}_total)")
+    columns, lanes, step = 2, target.lanes, kind.step(target)
     chains = max(1, 8 // (rows * columns))  # as many sums at once as hide the latency of a multiplication
     vector, total = f"{kind.name}_words", f"{kind.name}_total"
     cells = [(i, j) for i in range(rows) for j in range(columns)]

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from mugraph.domains.base import FLOATS, WHOLE_NUMBERS
+from mugraph.domains.base import BYTES, FLOATS, WHOLE_NUMBERS
 from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
+from mugraph.ops.quantized import INTEGER_PRODUCT
 from mugraph.terms.shape import DataType, TensorType, plain_symbol
 from mugraph.terms.term import Term, attr_symbols, const, make, var
 from rewriter.kernels.fuse.growth import GrownNodes, SetGrowth
@@ -108,8 +109,10 @@ def _fusable(grown: GrownNodes, reading: GraphReading, kinds: NodeKinds) -> Fusa
         return None
     types = {}
     for name, value in reader.operands.items():
-        type_ = reading.graph.type(value)
-        if type_ is None:
+        type_, maker = reading.graph.type(value), reading.maker(value)
+        if type_ is None or (maker is not None and maker.op == INTEGER_PRODUCT):  # its sums become floats where they are made
+            return None
+        if type_.dtype == DataType.INT8 and not reading.graph.tables.constant[value]:  # bytes are multiplied by stored ones
             return None
         types[name] = type_
     written = {type_.dtype for type_ in map(reading.graph.type, roots) if type_ is not None}
@@ -127,6 +130,7 @@ class _TermReader:
 
     def __init__(self, reading: GraphReading, nodes: frozenset[Node]) -> None:
         self._reading, self._graph, self._nodes = reading, reading.graph, nodes
+        self._multiplies_integers = any(node.op == INTEGER_PRODUCT for node in nodes)
         self._names: dict[int, str] = {}
         self._terms: dict[int, Term] = {}
 
@@ -154,10 +158,20 @@ class _TermReader:
             definition = graph.definition(value)
             assert definition is not None
             operands = [terms[v] for v in inputs]
-            if traits_of(node.op).addresses:  # moves it as what it is: a number by itself has no element type
+            if self._reads_numbers(node):
                 operands = [self._read(v) if term.op == "Const" else term for v, term in zip(inputs, operands, strict=True)]
             terms[value] = make(node.op, operands, node.attrs, definition[1])
         return tuple(terms[resolve(graph, root)] for root in roots)
+
+    def _reads_numbers(self, node: Node) -> bool:
+        """Whether a node takes numbers as they are stored.
+
+        What moves one moves it as what it is: a number by itself has no element type. A scale of integers is that of some weights
+        alone, and what multiplies these may serve others.
+        """
+        if traits_of(node.op).addresses or any((t := self._graph.type(v)) is not None and t.dtype in BYTES for v in node.inputs):
+            return True
+        return self._multiplies_integers and self._reading.has_one_entry(node)
 
     def _leaf(self, value: int) -> Term:
         """The term of a value that is not computed by the nodes: a number, a mask, a movement of a constant, a variable."""

@@ -163,17 +163,23 @@ class SetGrowth:
         return resolve(reading.graph, value)
 
     def _tail(self, product: Node) -> set[Node]:
-        """A product with the nodes that are computed of it alone: bias, scale, the split into heads."""
+        """A product with the nodes that are computed of it alone: bias, scale, the split into heads.
+
+        A scale may be one of what gives the product's operands beside these, such as a quantiser.
+        """
         reading = self._reading
-        tail, last = {product}, product
+        tail, last, before = {product}, product, set(self._reading.makers(product))
         while True:
             readers, values = reading.readers(last), reading.live(last)
             if len(readers) != 1 or len(values) != 1 or values[0] in reading.outputs:
                 return tail
             (last,) = readers
-            if self._kinds[last] not in ("movement", "pointwise") or cuts(last.op) or not tail.issuperset(reading.makers(last)):
+            beside = self._beside(last, tail)
+            whole = (tail | beside).issuperset(reading.makers(last))
+            whole &= all((tail | beside | before).issuperset(reading.makers(node)) for node in beside)
+            if self._kinds[last] not in ("movement", "pointwise") or cuts(last.op) or not whole:
                 return tail
-            tail.add(last)
+            tail |= {last} | beside
 
     def upwards(
         self, seed: Set[Node], level: int, attends: bool = False, alone: bool = False, shares_rows: bool = True

@@ -11,6 +11,7 @@ from mugraph.ops import Entrywise, Movement, ProductKind, get_operator, traits_o
 from mugraph.ops.constants import POSITION_MASKS
 from mugraph.ops.indexing import rows_from
 from mugraph.ops.interp import expanded, infer_types
+from mugraph.ops.quantized import INTEGER_PRODUCT
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, make, substitute, walk
 from rewriter.kernels.fuse.reading import GraphReading
@@ -92,7 +93,11 @@ class NodeKinds:
         if any(t is not None and t.dtype not in FLOATS_AND_TRUTH for t in types):
             if any(t is None or t.dtype not in _FLAGS for t in types):
                 return "other"
-            # Integers are moved and compared, as those that number documents, and nothing else.
+            # Integers are moved and compared, as those that number documents, or bytes of which sums of products become floats.
+            if node.op == INTEGER_PRODUCT:
+                return "product" if self._is_multiplied_as_floats(node) else "other"
+            if node.op == "Cast" and (maker := self._reading.maker(node.inputs[0])) is not None and self[maker] == "product":
+                return "pointwise"
             if traits.attention:
                 return self._composite_kind(node)
             if traits.addresses:
@@ -114,6 +119,11 @@ class NodeKinds:
         if _is_row(node.op):
             return "row" if dict(node.attrs).get("axis", -1) == -1 else "other"
         return "product" if is_product(node.op) else self._composite_kind(node)
+
+    def _is_multiplied_as_floats(self, node: Node) -> bool:
+        """Whether a product of integers becomes floats, and nothing else."""
+        readers = self._reading.readers(node)
+        return bool(readers) and all(r.op == "Cast" and dict(r.attrs)["to"] == DataType.FLOAT for r in readers)
 
     def _composite_kind(self, node: Node) -> str:
         """The kind of an operator by what it is composed of."""

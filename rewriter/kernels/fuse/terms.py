@@ -11,6 +11,7 @@ from mugraph.ops import traits_of
 from mugraph.ops.constants import DILATED_MASK, POSITION_MASKS
 from mugraph.ops.interp import expanded, infer_types
 from mugraph.ops.masks import STORED_MASK, stored_shape
+from mugraph.ops.quantized import INTEGER_PRODUCT
 from mugraph.terms.shape import DataType, Dim, TensorType, same_dim
 from mugraph.terms.term import Term, const, make, walk
 
@@ -142,6 +143,30 @@ def _conjuncts(condition: Term, inputs: Mapping[str, TensorType]) -> list[Term]:
     return [make("Unsqueeze", [part], condition.attrs) if ranks[part] > 2 else part for part in parts]
 
 
+def _multiplied_as_floats(roots: Sequence[Term]) -> list[Term]:
+    """Terms in which a product of integers that becomes one of floats is a product of floats, those that the integers are.
+
+    Without zero points of its own and of bytes it is one whose terms and sums floats have exactly, up to where these round.
+    """
+    done: dict[Term, Term] = {}
+    for part in walk(roots):
+        inner = part.inputs[0] if part.op == "Cast" else part
+        if part.op == "Cast" and part.attr("to") == DataType.FLOAT and inner.op == INTEGER_PRODUCT:
+            done[part] = _product_of_floats(inner, done)
+        else:
+            done[part] = make(part.op, [done[i] for i in part.inputs], part.attrs, part.out) if part.inputs else part
+    return [done[root] for root in roots]
+
+
+def _product_of_floats(term: Term, done: Mapping[Term, Term]) -> Term:
+    """A product of integers as one of floats. ``done`` has its operands."""
+    floats = [make("Cast", [done[operand]], {"to": DataType.FLOAT}) for operand in term.inputs]
+    for name, zero in zip(term.attr("zeros", ()), floats[2:], strict=True):
+        factor = 0 if name == "a" else 1
+        floats[factor] = make("Sub", [floats[factor], zero])
+    return make("MatMul", floats[:2])
+
+
 class PlainTerms:
     """Plain terms with what is known of them.
 
@@ -162,7 +187,7 @@ class PlainTerms:
     """
 
     def __init__(self, inputs: Mapping[str, TensorType], outputs: Mapping[str, Term]) -> None:
-        roots = _masked_apart(_plain(list(outputs.values()), inputs), inputs)
+        roots = _masked_apart(_multiplied_as_floats(_plain(list(outputs.values()), inputs)), inputs)
         self.outputs = dict(zip(outputs, roots, strict=True))
         self.types = infer_types(roots, inputs)
         parts = list(walk(roots))

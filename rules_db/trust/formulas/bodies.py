@@ -15,6 +15,7 @@ from mugraph.ops.constants import seen_where
 from mugraph.ops.indexing import looked_up, rows_from
 from mugraph.ops.interp import infer_types, taken_apart
 from mugraph.ops.masks import STORED_MASK
+from mugraph.ops.quantized import INTEGER_PRODUCT
 from mugraph.ops.traits import Reduction
 from mugraph.ops.windows import WINDOWS
 from mugraph.terms.shape import DataType, Dim, TensorType, product, symbol
@@ -127,7 +128,7 @@ class BodyMeaning:
             return self.value(term.inputs[0], self._source(term, at))
         if traits.reduction is not None and "axes" in dict(term.attrs):
             return self._reduced(term, at, traits.reduction)
-        if term.op == "MatMul":
+        if term.op in ("MatMul", INTEGER_PRODUCT):
             return self._product(term, at)
         if not get_operator(term.op).elementwise:
             raise NotDecided(f"{term.op} has no formula")
@@ -210,7 +211,8 @@ class BodyMeaning:
         return self._domain.sqrt(total) if reduction == Reduction.NORM else total
 
     def _product(self, term: Term, at: Places) -> Formula:
-        left, right = term.inputs
+        """A sum of products, of integers that of their differences from the zero points."""
+        left, right, *zeros = term.inputs
         a, b = self._shape(left), self._shape(right)
         index = self._along(a[-1])
         batch = at[: len(at) - (len(a) > 1) - (len(b) > 1)]
@@ -220,6 +222,9 @@ class BodyMeaning:
         first = self.value(left, (*batch[len(batch) - max(len(a) - 2, 0) :], *row, inner))
         second_batch = batch[len(batch) - max(len(b) - 2, 0) :]
         second = self.value(right, (*second_batch, inner, *column))
+        for name, zero in zip(term.attr("zeros", ()), zeros, strict=True):
+            value = self.value(zero, column if name == "columns" else ())
+            first, second = (first - value, second) if name == "a" else (first, second - value)
         return index.summed(self._domain.mul(first, second))
 
     def _along(self, size: Dim) -> Digits:

@@ -17,6 +17,7 @@ from mugraph.domains.base import BYTES, FLOATS, NIBBLES, WHOLE_NUMBERS, Unsuppor
 from mugraph.domains.functions import FUNCTIONS
 from mugraph.ops import Entrywise, traits_of
 from mugraph.ops.indexing import is_place
+from mugraph.ops.quantized import INTEGER_PRODUCT
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term
 from rules_db.trust.formulas.formula import (
@@ -45,22 +46,22 @@ _COUNTS = frozenset({DataType.INT32, DataType.INT64})
 
 def refuse_integers(types: Mapping[Term, TensorType]) -> None:
     """Integers are counts of truth values: cast, reduced, compared; operands that are moved and compared alone, which changes
-    none of them, or that become floats where every one of them is one; or places and their differences. Raises NotDecided for
-    all others, since they wrap around.
+    none of them, or that become floats where every one of them is one; or places and their differences; or bytes that are
+    multiplied as such, and their sums: whether one fits is not asked. Raises NotDecided for all others, since they wrap around.
 
     Args:
         types: of all terms.
     """
     computed_with: set[Term] = set()
     for term in types:
-        if is_place(term) or _is_exact_float(term, types):
+        if is_place(term) or _is_exact_float(term, types) or term.op == INTEGER_PRODUCT:
             continue
         if not (traits_of(term.op).addresses or traits_of(term.op).entrywise is Entrywise.COMPARISON):
             computed_with.update(_moved(term.inputs))
         elif any(part in types and types[part].dtype in WHOLE_NUMBERS for part in term.inputs):
             _refuse_fractions(term.inputs)
     for term, type_ in types.items():
-        counts = term.op == "Cast" or traits_of(term.op).reduction is not None or traits_of(term.op).addresses
+        counts = term.op in ("Cast", INTEGER_PRODUCT) or traits_of(term.op).reduction is not None or traits_of(term.op).addresses
         if type_.dtype in WHOLE_NUMBERS and not (counts or is_place(term) or (term.is_var and term not in computed_with)):
             raise NotDecided(f"{'an operand' if term.is_var else term.op} of integers")
 

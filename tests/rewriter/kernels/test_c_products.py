@@ -25,7 +25,6 @@ from rewriter.kernels.c.calling import opened, prepared
 from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
 from rewriter.kernels.c.function import CFunction
 from rewriter.kernels.c.objects import ObjectCompiler, levels_here
-from rewriter.kernels.c.products import StoredProduct, dynamic_quantized
 from rewriter.kernels.c.tiles import FLOATS, TileTarget, vector_tiles
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.measure import cpu_bench
@@ -34,19 +33,12 @@ from rewriter.kernels.programs import Scheduled, compile_on_cpu
 from rewriter.runtime import is_built
 from rewriter.runtime.plan import Argument, Expression, Plan
 from tests.support.c_help import EMULATED, Processor, emulated, levels, tiles
-from tools.bench.cpu_products import NativeProduct, plain_product
+from tools.bench.cpu_products import plain_product
 
 HERE = level_of_processor()
 pytestmark = pytest.mark.skipif(HERE is None, reason="no instruction set that kernels are written for")
 
-FEATURES = HERE.features if HERE else frozenset[str]()
-TARGETS = {
-    name: TileTarget.of(level)
-    for name, level in LEVELS.items()
-    if level.features <= FEATURES and "amx_tile" not in level.features
-}
-"""Those of this processor, without AMX."""
-SIZES = ((1, 1), (131, 70), (600, 33))
+SIZES = ((1, 1), (131, 70))
 PARTS = {"floats": (1, 1e-6), "six": (3, 1e-6), "three": (2, 3e-5)}
 """How many a number has, with a bound on an entry's error relative to the sum of the magnitudes of its products."""
 CASES = [(level, "floats") for level in levels()] + [(level, name) for level in (EMULATED, *tiles()) for name in PARTS]
@@ -304,81 +296,6 @@ def test_the_text_for_amx_compiles_to_the_same_bytes_each_time() -> None:
     assert "_tile_dpbf16ps" in text and "_tile_dpbf16ps" not in emulated(text)
     made = build(text, level)
     assert made == build(text, level) and made != build(text, LEVELS["x86-64-v4"])
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("type_", ["int8_t", "uint8_t"])
-@settings(max_examples=15, deadline=None)
-@given(m=st.integers(1, 200), seed=st.integers(0, 99), extreme=st.booleans())
-def test_integers_are_those_of_matmulinteger(target: str, type_: str, m: int, seed: int, extreme: bool) -> None:
-    """The same 32 bits, with zero points on both sides, the largest magnitudes among them: no sum of two bytes saturates."""
-    random, (k, n), kind = np.random.default_rng(seed), SIZES[2], np.dtype(type_.removesuffix("_t"))
-    limits = np.iinfo(kind)
-    left, weights = (
-        random.integers(0, 256, (m, k)).astype(np.uint8),
-        random.integers(limits.min, limits.max + 1, (k, n)).astype(kind),
-    )
-    if extreme:
-        left[:], weights[:] = 255, random.choice([limits.min, limits.max], n)
-    zero, right_zero = int(random.integers(256)), random.integers(limits.min, limits.max + 1, n).astype(kind)
-    result = np.full((m, n), 77, np.int32)
-    product = quantized(target, type_)
-    product.launch((left, product.packed(weights), result, zero, right_zero, m), m)()
-    wide = (left.astype(np.int64) - zero) @ (weights.astype(np.int64) - right_zero)
-    np.testing.assert_array_equal(result, wide.astype(np.int32))
-
-
-@cache
-def quantized(target: str, type_: str) -> NativeProduct:
-    parameters = (
-        *("const uint8_t *restrict left", "const void *right", "int32_t *restrict y", "int64_t zero"),
-        *(f"const {type_} *zeros", "int64_t m"),
-    )
-    text, zeros = "y[row * N + column] = value;", {"left_zero": "zero", "right_zero": "zeros[column]"}
-    return NativeProduct(StoredProduct("product", *SIZES[2], TARGETS[target], parameters, text, type_, **zeros))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("shift", [-3.0, 0.0, 3.0])
-def test_dynamic_quantization_is_onnxruntimes(target: str, shift: float) -> None:
-    """Bit by bit, of numbers on both sides of zero and on one."""
-    random, (k, n) = np.random.default_rng(5), SIZES[2]
-    left = (random.standard_normal((37, k)) + shift).astype(np.float32)
-    weights = random.integers(-128, 128, (k, n)).astype(np.int8)
-    model = parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]> g (float[m,k] x, int8[k,n] w, float s) => (float[m,n] y) {'
-        "q, scale, zero = DynamicQuantizeLinear(x) i = MatMulInteger(q, w, zero) "
-        "f = Cast<to = 1>(i) t = Mul(scale, s) y = Mul(f, t) }"
-    )
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    expected = session.run(None, {"x": left, "w": weights, "s": np.array(0.013, np.float32)})[0]
-    product, result = dynamic(target, k, n), np.full((37, n), np.float32(np.nan))
-    product.launch((left, product.packed(weights), result, 0.013, 37), 37)()
-    np.testing.assert_array_equal(result, expected)
-
-
-@cache
-def dynamic(target: str, k: int, n: int) -> NativeProduct:
-    return NativeProduct(dynamic_quantized("product", k, n, TARGETS[target]))
-
-
-def test_a_grid_follows_the_rows() -> None:
-    product = dynamic_quantized("product", 768, 768, TARGETS["x86-64-v3"])
-    rows = Expression.dimension(0, 0)
-    across, down, deep = product.grid(rows)
-    assert isinstance(down, Expression)
-    for m in (1, product.rows, product.rows + 1, 1000):
-        assert (across, down.value([(m, 768)]), deep) == product.grid(m)
-
-
-def test_products_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="product: weights of 0 by 3"):
-        dynamic_quantized("product", 0, 3, TARGETS["x86-64-v3"]).source()
-    tall = replace(TARGETS["x86-64-v3"], lanes=512)
-    with pytest.raises(ValueError, match="bytes on the stack, more than 262144"):
-        dynamic_quantized("product", 64, 64, tall).source()
 
 
 # Within block graphs
