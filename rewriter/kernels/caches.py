@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from mugraph.domains.base import FLOATS
 from mugraph.graph import Graph, Node
 from mugraph.ops import get_operator, traits_of
 from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided
@@ -75,8 +76,8 @@ def _chosen(op: str, attrs: Attrs, types: tuple[TensorType | None, ...]) -> Rule
     """The rule for what is written at some types; ``None`` where it is no choice."""
     record = get_operator(op)
     operands = {f"x{i}": type_ for i, type_ in enumerate(types) if type_ is not None}
-    if record.decomposition is None or len(operands) < len(types):
-        return None
+    if record.decomposition is None or len(operands) < len(types) or operands["x0"].dtype not in FLOATS:
+        return None  # onnxruntime has no Where of all other types
     try:
         target = record.decompose(attrs, list(operands.values()))
     except (ShapeError, Undecided):

@@ -31,7 +31,7 @@ class ByteProduct:
 
     @staticmethod
     def of(block: Block, dot: Dot, types: Mapping[str, TensorType]) -> ByteProduct | None:
-        """A product as one of bytes; ``None`` where it is none."""
+        """A product as one of bytes; ``None`` where it is none, or one with a vector, which no panel holds."""
         first, second = map(block.defined.get, (dot.left, dot.right))
         if not isinstance(first, Compute) or not isinstance(second, Compute):
             return None
@@ -39,7 +39,12 @@ class ByteProduct:
         left = _loaded(block, minuend, types, DataType.UINT8)
         zero = None if subtrahend is None else _loaded(block, subtrahend, types, DataType.UINT8)
         right = _loaded(block, second.term, types, DataType.INT8)
-        if left is None or right is None or (subtrahend is not None and (zero is None or block.value_axes[zero.name])):
+        if (
+            left is None
+            or right is None
+            or types[right.tensor].shape[-1] == 1
+            or (subtrahend is not None and (zero is None or block.value_axes[zero.name]))
+        ):
             return None
         return ByteProduct(left, zero, right, (dot.left, dot.right))
 

@@ -22,6 +22,8 @@ __all__ = ["FLOATS_AND_TRUTH", "LAST", "NodeKinds", "cuts", "is_computed", "is_p
 
 LAST = (-1,)
 """The axes of a reduction along rows."""
+_MOST_STEPS = (2**31 - 1) // (255 * 128)
+"""Products of bytes of which a sum fits into 32 bits whatever they are."""
 FLOATS_AND_TRUTH = FLOATS | {DataType.BOOL}
 _FLAGS = FLOATS_AND_TRUTH | WHOLE_NUMBERS
 
@@ -121,8 +123,11 @@ class NodeKinds:
         return "product" if is_product(node.op) else self._composite_kind(node)
 
     def _is_multiplied_as_floats(self, node: Node) -> bool:
-        """Whether a product of integers becomes floats, and nothing else."""
-        readers = self._reading.readers(node)
+        """Whether a product of integers becomes floats, and nothing else, and all of its sums fit into 32 bits."""
+        readers, weights = self._reading.readers(node), self._reading.graph.type(node.inputs[1])
+        steps = None if weights is None or weights.rank < 2 else weights.shape[-2]
+        if not isinstance(steps, int) or steps > _MOST_STEPS:
+            return False
         return bool(readers) and all(r.op == "Cast" and dict(r.attrs)["to"] == DataType.FLOAT for r in readers)
 
     def _composite_kind(self, node: Node) -> str:

@@ -47,13 +47,15 @@ _COUNTS = frozenset({DataType.INT32, DataType.INT64})
 def refuse_integers(types: Mapping[Term, TensorType]) -> None:
     """Integers are counts of truth values: cast, reduced, compared; operands that are moved and compared alone, which changes
     none of them, or that become floats where every one of them is one; or places and their differences; or bytes that are
-    multiplied as such, and their sums: whether one fits is not asked. Raises NotDecided for all others, since they wrap around.
+    multiplied as such, beside no numbers, whose sums are moved and become floats: whether one fits is not asked. Raises
+    NotDecided for all others, since they wrap around.
 
     Args:
         types: of all terms.
     """
     computed_with: set[Term] = set()
     for term in types:
+        _refuse_beside_products(term)
         if is_place(term) or _is_exact_float(term, types) or term.op == INTEGER_PRODUCT:
             continue
         if not (traits_of(term.op).addresses or traits_of(term.op).entrywise is Entrywise.COMPARISON):
@@ -64,6 +66,16 @@ def refuse_integers(types: Mapping[Term, TensorType]) -> None:
         counts = term.op in ("Cast", INTEGER_PRODUCT) or traits_of(term.op).reduction is not None or traits_of(term.op).addresses
         if type_.dtype in WHOLE_NUMBERS and not (counts or is_place(term) or (term.is_var and term not in computed_with)):
             raise NotDecided(f"{'an operand' if term.is_var else term.op} of integers")
+
+
+def _refuse_beside_products(term: Term) -> None:
+    """Raises NotDecided where sums of products of integers become anything but floats, or numbers are multiplied as bytes."""
+    parts = {part.op for part in _moved(term.inputs)}
+    if term.op == INTEGER_PRODUCT and "Const" in parts:
+        raise NotDecided("a number among bytes")
+    is_read = traits_of(term.op).addresses or (term.op == "Cast" and term.attr("to") in FLOATS)
+    if INTEGER_PRODUCT in parts and not is_read:
+        raise NotDecided(f"{term.op} of {INTEGER_PRODUCT}")
 
 
 def _is_exact_float(term: Term, types: Mapping[Term, TensorType]) -> bool:

@@ -32,9 +32,9 @@ from tools.bench.cpu_products import byte_product
 SIZES = (64, 96)
 
 
-def quantized_model(products: int = 2, activation: str = "Relu") -> onnx.ModelProto:
+def quantized_model(products: int = 2, activation: str = "Relu", sizes: tuple[int, int] = SIZES) -> onnx.ModelProto:
     """Products of what is quantised once, by bytes with a scale and a bias of their own, as onnxruntime's quantiser has them."""
-    random, (k, n) = np.random.default_rng(0), SIZES
+    random, (k, n) = np.random.default_rng(0), sizes
     nodes = [helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])]
     constants = []
     for i in range(products):
@@ -88,6 +88,12 @@ def test_weights_that_are_not_stored_are_left_to_the_runtime() -> None:
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(kept)
     assert not any(stored_bytes(draft.kernel) for draft in drafts(proto))
+
+
+@pytest.mark.parametrize(("steps", "proposed"), [(65_793, True), (65_794, False)])
+def test_sums_that_may_be_too_large_for_32_bits_are_left_to_the_runtime(steps: int, proposed: bool) -> None:
+    found = [draft for draft in drafts(quantized_model(1, sizes=(steps, 2))) if stored_bytes(draft.kernel)]
+    assert bool(found) is proposed
 
 
 def test_products_of_bytes_are_compiled_for_processors_that_multiply_them() -> None:

@@ -226,3 +226,28 @@ def test_bytes_of_other_signs_and_zero_points_of_weights_are_floats(types: dict[
     known = {**TYPES, **{name: TensorType(dtype, TYPES[name].shape) for name, dtype in types.items()}}
     kernel = lower("other", known, [("y", parse_term(f"Cast[to=float]({term})"))])
     assert why_not_proved(kernel) is None and not stored_bytes(kernel)
+
+
+_SUM = "axes=(-1,),keepdims=1"
+_OUTER = "Mul(Cast[to=float](c), Cast[to=float](r))"
+
+
+@pytest.mark.parametrize(
+    "floats, body",
+    [
+        (f"ReduceSum[{_SUM}]({_OUTER})", f"ReduceSum[{_SUM}](MatMulInteger(c, r))"),
+        (f"ReduceSum[{_SUM}](Mul({_OUTER}, {_OUTER}))", f"ReduceSumSquare[{_SUM}](MatMulInteger(c, r))"),
+        ("MatMul(Sub(Cast[to=float](q), 1.5), Cast[to=float](w))", "MatMulInteger[zeros=('a',)](q, w, 1.5)"),
+        ("MatMul(Sub(Cast[to=float](q), 300), Cast[to=float](w))", "MatMulInteger[zeros=('a',)](q, w, 300)"),
+    ],
+)
+def test_what_integers_do_beyond_their_products_is_not_proved(floats: str, body: str) -> None:
+    """Sums of them wrap around, and a number beside them has their type."""
+    line = {"c": TensorType(DataType.UINT8, (symbol("m"), 1)), "r": TensorType(DataType.INT8, (1, 96))}
+    kernel = lower("floats", {**TYPES, **line}, [("y", parse_term(floats))])
+    assert why_not_proved(kernel) is None
+    assert why_not_proved(replace(kernel, body=(parse_term(f"Cast[to=float]({body})"),))) is not None
+
+
+def test_a_product_with_a_vector_is_none_of_bytes() -> None:
+    assert stored_bytes(byte_product(64, 2)) and not stored_bytes(byte_product(64, 1))
