@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from statistics import mean
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -122,4 +121,4 @@ def _times(events: list[dict[str, Any]]) -> dict[str, float]:
     for name, taken in durations.items():
         if len(taken) > 1:
             found[kinds[name]].append(min(taken[1:]))
-    return {kind: mean(times) for kind, times in found.items()}
+    return {kind: sum(times) / len(times) for kind, times in found.items()}
