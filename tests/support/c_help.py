@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
+import pytest
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
@@ -118,3 +119,10 @@ def levels() -> list[Level]:
 def tiles() -> list[Level]:
     """That of AMX, where this machine's processor has it and Linux lets this process use its tiles."""
     return [MATRIX.level] if MATRIX.level in levels_here() and admits_tiles() else []
+
+
+def changed(old: str, new: str, text: str) -> str:
+    """A text with something else in places; that there are none is no fault that a test notices, but fails it."""
+    if old not in text:
+        pytest.fail(f"not in the text: {old}")
+    return text.replace(old, new)

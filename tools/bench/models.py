@@ -37,7 +37,6 @@ from typing import Any
 import click
 import numpy as np
 import onnx
-import onnxruntime as ort
 from rich.console import Console
 from rich.table import Table
 
@@ -46,7 +45,7 @@ from mugraph.ops import REGISTRY
 from rewriter.reference import Error, bind_sizes, random_inputs
 from rewriter.run.accept import Acceptance
 from rewriter.run.timings import MOST_ROUNDS, Timing, alternate, confirm, paired
-from rewriter.runtime_env import PROVIDERS, environment, new_session
+from rewriter.runtime_env import environment, new_session
 from tools.bench.cpu_levels import in_words
 from tools.bench.peers import PEERS, PeerFailed
 from tools.bench.peers import run as run_peer
@@ -200,14 +199,11 @@ def peer(name: str, python: Path, gpu: bool, keep: bool) -> Tool:
 
 def product_share(source: Path, feeds: Sequence[Mapping[str, np.ndarray]], runs: int = 10) -> float:
     """The part of a model's kernel time on the CPU provider that goes into products, by onnxruntime's profiler."""
-    options = ort.SessionOptions()
-    options.enable_profiling, options.log_severity_level = True, 4
     with tempfile.TemporaryDirectory(prefix="superopt-profile-") as folder:
-        options.profile_file_prefix = str(Path(folder) / "profile")
-        session = ort.InferenceSession(str(source), options, providers=[PROVIDERS["cpu"]])
+        session = new_session(source, profile=Path(folder) / "profile")
         for run in range(runs):
-            session.run(None, dict(feeds[run % len(feeds)]))
-        events = json.loads(Path(session.end_profiling()).read_text())
+            session.run(None, feeds[run % len(feeds)])
+        events = json.loads(session.end_profile().read_bytes())
     return share_of_products(events)
 
 

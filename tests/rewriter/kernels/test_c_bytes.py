@@ -25,7 +25,7 @@ from rewriter.kernels.c.compile import LEVELS, Level, build, level_of_processor
 from rewriter.kernels.fuse.lower import lower
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import LEAST_TESTS, interpret
-from tests.support.c_help import EMULATED, Processor, emulated, levels, tiles
+from tests.support.c_help import EMULATED, Processor, changed, emulated, levels, tiles
 from tools.bench.cpu_products import byte_product
 
 HERE = level_of_processor()
@@ -78,13 +78,6 @@ def test_integers_are_those_of_matmulinteger(
     if extreme:
         left[:], weights[:] = 255, random.choice([-128, 127], size[1])
     np.testing.assert_array_equal(native(level, *size)(left, zero, weights, ranges), exact(left, zero, weights))
-
-
-def changed(old: str, new: str, text: str) -> str:
-    """A text with something else in places; that there are none is no fault that a test notices, but fails it."""
-    if old not in text:
-        pytest.fail(f"not in the text: {old}")
-    return text.replace(old, new)
 
 
 MUTANTS = {

@@ -32,7 +32,7 @@ from rewriter.kernels.measure.cpu_bench import CpuTrial, bench_here
 from rewriter.kernels.programs import Scheduled, compile_on_cpu
 from rewriter.runtime import is_built
 from rewriter.runtime.plan import Argument, Expression, Plan
-from tests.support.c_help import EMULATED, Processor, emulated, levels, tiles
+from tests.support.c_help import EMULATED, Processor, changed, emulated, levels, tiles
 from tools.bench.cpu_products import plain_product
 
 HERE = level_of_processor()
@@ -63,13 +63,6 @@ def native(level: Level, parts: int, k: int, n: int, change: Callable[[str], str
     source = generate(kernel, [schedule])
     text = change(emulated(source.text) if level is EMULATED else source.text)
     return Native(source, opened(build(text, level)))
-
-
-def changed(old: str, new: str, text: str) -> str:
-    """A text with something else in places; that there are none is no fault that a test notices, but fails it."""
-    if old not in text:
-        pytest.fail(f"not in the text: {old}")
-    return text.replace(old, new)
 
 
 def check(result: np.ndarray, left: np.ndarray, weights: np.ndarray, bound: float) -> None:
