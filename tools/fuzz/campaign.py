@@ -104,6 +104,7 @@ class _Server:
     _process: ForkProcess = field(init=False)
     _began: float = 0.0
     _waits: Mapping[str, float] = field(default_factory=dict)
+    _later_waits: dict[str, float] = field(default_factory=dict)
     _cases: int = 0
     _shown: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -115,7 +116,7 @@ class _Server:
 
     def begin(self, name: str) -> None:
         self.name, self._shown = name, {}
-        self._began, self._waits = time.monotonic(), _waits(self._process.pid)
+        self._began, self._waits, self._later_waits = time.monotonic(), _waits(self._process.pid), {}
         self._cases += 1
         self.connection.send(name)
 
@@ -145,12 +146,13 @@ class _Server:
 
     def _worked(self) -> float:
         """Seconds of the case, without those in which it waits for a busy processor: at least a tenth of all, since threads that
-        wait at once count one by one.
+        wait at once count one by one. What a child waited counts after its end, too.
         """
         passed = time.monotonic() - self._began
+        self._later_waits |= _waits(self._process.pid)
         if passed <= self.limits.seconds:
             return passed
-        waited = sum(seconds - self._waits.get(thread, 0.0) for thread, seconds in _waits(self._process.pid).items())
+        waited = sum(seconds - self._waits.get(thread, 0.0) for thread, seconds in self._later_waits.items())
         return max(passed - waited, passed / 10)
 
     def _reported(self, report: CaseReport) -> CaseReport:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_a_run_writes_its_report(tmp_path: Path, timing: dict[str, timings.Timin
     assert _sections(html) == ["latency", "where", "operators", "rules", "tried", "errors", "assumed", "notes", "graphs"]
     assert "2.00 times as fast as before" in html and "0.500 [0.450, 0.550]" in html and "in 41 pairs of runs" in html
     for fired in record["fired"]:
-        assert f'id="rule-{fired["rule"].replace(">", "&gt;")}"' in html and fired["where"][0] in html
+        assert f'id="rule-{escape(fired["rule"])}"' in html and fired["where"][0] in html
     assert "Both sides of rule" in html and "because, where each line is an operator property" in html
     before, after = onnx.load(source).graph, onnx.load(record["output"]).graph
     data = json.loads(re.search(r'id="data">(.*?)</script>', html, re.S).group(1))  # type: ignore[union-attr]

@@ -64,6 +64,7 @@ def test_a_case_whose_child_waits_for_a_busy_processor_does_not_hang() -> None:
 
     def waits(name: str, show: Show) -> CaseReport:
         subprocess.run([sys.executable, "-c", code.format(1.2)], check=True)
+        time.sleep(0.5)  # the child, which did the waiting, is gone when the case is looked at next
         return CaseReport(Fate.REWRITTEN)
 
     others = [subprocess.Popen([sys.executable, "-c", code.format(60)]) for _ in range(3)]
