@@ -5,6 +5,7 @@
     python -m tools.bench.decoding WORK --json FILE --only original --only grouped --only predicted --jobs 6
     python -m tools.bench.decoding WORK --json FILE --only torch
     python -m tools.bench.decoding WORK --json FILE --model qwen3-0.6b --row 1x2048 --row "1x2048 packed" --budget 120
+    python -m tools.bench.decoding WORK --json FILE --model qwen3-0.6b --spelling static --row 1x2048
     python -m tools.bench.decoding WORK --json FILE --model qwen3-0.6b --spelling grouped --dynamic --row 1x2048 --row 1x0+512
 
 A row is a batch, the positions in the cache, how many words of a sequence are new (one, or ``+512``: a prompt of 512 words), and
@@ -13,11 +14,13 @@ shape with a head of 1,000 words, or the whole of Llama-3.2-1B or Qwen3-0.6B wit
 is run of each (``--only``):
 
 - ``original``: the file (`tools.zoo.decoders`, of ``--spelling``) in onnxruntime;
-- ``grouped``: the same step with onnxruntime's GroupQueryAttention;
+- ``grouped``: the same step with onnxruntime's GroupQueryAttention, over a cache of the same kind;
 - ``predicted``: what onnx-superopt makes of the file by the model of an H200, without measuring: ``--jobs`` rows at a time;
 - ``ours``: what it makes from an empty cache on the GPU that is here;
 - ``torch``: torch with a cache that it writes in place, under torch.compile(max-autotune). What it compiles is kept in WORK.
   Weights of four bits it has dequantised.
+
+A cache of a fixed size (``--spelling static``, say) is one buffer before and after the step, and full after it.
 
 With ``--dynamic`` one file serves all rows of a store: batch, past and new words are of any size, and onnx-superopt makes one
 file of it, at the sizes of the first row that asks for it.
@@ -49,17 +52,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.onnx import load
+from mugraph.onnx import Model, load
 from mugraph.terms.shape import DataType
 from rewriter.reference import bind_sizes, random_inputs, reference_outputs
 from rewriter.run.timings import paired
 from tools.bench.decoding_steps import StepSpec
 from tools.bench.gpu_models import BANDWIDTH, PEAKS, take_turns
-from tools.bench.gpu_runners import CLOCKS, Remote, RunnerFailed, open_all
+from tools.bench.gpu_runners import CLOCKS, Feed, Remote, RunnerFailed, open_all
 from tools.bench.models import plain, superopt
 from tools.bench.peers import PeerFailed
 from tools.zoo.decoder_files import write_step, write_weights
 from tools.zoo.decoders import (
+    FIXED,
     LLAMA_1B,
     LLAMA_STEP,
     QWEN3_06B,
@@ -103,9 +107,14 @@ class DecodingCase:
     def name(self) -> str:
         """How the row is called: what differs from one new word of four layers, spelled as exporters do, with floats."""
         which, words = self.which, [self.model] if self.model != "llama" else []
-        words.append(f"{which.batch}x{which.past}" + (f"+{which.new}" if which.new != 1 else ""))
+        words.append(f"{which.batch}x{self.cached}" + (f"+{which.new}" if which.new != 1 else ""))
         words += [part for part, usual in ((which.store, STORES[0]), (which.spelling, SPELLINGS[0])) if part != usual]
         return " ".join([*words, "dynamic"] if self.is_dynamic else words)
+
+    @property
+    def cached(self) -> int | None:
+        """Positions that the cache has before a step: all of them, where its size is fixed."""
+        return self.which.room if self.which.spelling in FIXED else self.which.past
 
     @property
     def stem(self) -> str:
@@ -131,6 +140,10 @@ def parse_row(text: str, model: str, spelling: Spelling, *, layers: int | None, 
         raise ValueError(f"{text!r}: weights are stored as {', '.join(STORES)}")
     whole = small(MODELS[model]) if is_small else MODELS[model]
     sizes = {name: int(found[name] or 1) for name in ("batch", "past", "new")}
+    if spelling in FIXED:
+        if is_dynamic or sizes["new"] != 1 or not sizes["past"]:
+            raise ValueError(f"{text!r}: spelled {spelling!r}, files are of one size, and steps of one word")
+        sizes |= {"past": sizes["past"] - 1, "room": sizes["past"]}
     which = replace(whole, **sizes, store=cast(Store, store), spelling=spelling, layers=layers or whole.layers)
     return DecodingCase(model if not layers else f"{model}.{layers}", which, is_dynamic)
 
@@ -184,8 +197,15 @@ class StepRow:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes of inputs that say the sizes of all."""
         which = self.case.which
-        batch, past = which.batch or 1, which.past or 0
-        return {"input_ids": (batch, which.new or 1), cache_names(1)[0][0]: (batch, which.key_heads, past, which.size)}
+        cache = (which.batch or 1, which.key_heads, self.case.cached or 0, which.size)
+        return {"input_ids": (cache[0], which.new or 1), cache_names(1)[0][0]: cache}
+
+    def inputs(self, model: Model, seed: int) -> Feed:
+        """Random inputs of the row's sizes; the new word is the last that a cache of a fixed size has room for."""
+        fed = random_inputs(model, bind_sizes(model, self.shapes)[0], seed)
+        if "position" in fed:
+            fed["position"] = np.full_like(fed["position"], self.case.which.past)
+        return fed
 
 
 def prepare(case: DecodingCase, runners: Sequence[str], work: Path, provider: str, budget: float) -> StepRow:
@@ -200,16 +220,15 @@ def prepare(case: DecodingCase, runners: Sequence[str], work: Path, provider: st
     _once(source, lambda path: write_step(case.written, path, weights))
     if "grouped" in runners:
         row.files["grouped"] = work / f"grouped.{case.file_stem}.onnx"
-        _once(row.files["grouped"], lambda path: write_step(replace(case.written, spelling="grouped"), path, weights))
+        grouped: Spelling = "shared" if case.which.spelling in FIXED else "grouped"
+        _once(row.files["grouped"], lambda path: write_step(replace(case.written, spelling=grouped), path, weights))
     if "predicted" in runners:
         device = ["--device", _DEVICE] if provider == "cuda" else []
         make("predicted", row, work, ["--provider", provider, "--deterministic", *device], budget)
     model = load(source)
-    sizes = bind_sizes(model, row.shapes)[0]
     for seed, path in enumerate(feeds):
-        _once(path, lambda part, seed=seed: np.savez(part, allow_pickle=False, **random_inputs(model, sizes, seed)))
-    fed = random_inputs(model, sizes, 0)
-    _once(row.reference, lambda part: np.savez(part, *reference_outputs(model, [fed])[0], allow_pickle=False))
+        _once(path, lambda part, seed=seed: np.savez(part, allow_pickle=False, **row.inputs(model, seed)))
+    _once(row.reference, lambda part: np.savez(part, *reference_outputs(model, [row.inputs(model, 0)])[0], allow_pickle=False))
     return row
 
 
@@ -340,7 +359,9 @@ def print_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 )
 @click.option("--model", type=click.Choice(list(MODELS)), default="llama", show_default=True)
 @click.option("--layers", type=click.IntRange(1), help="So many layers of the model.")
-@click.option("--spelling", type=click.Choice(SPELLINGS), default=SPELLINGS[0], show_default=True, help="Of the original.")
+@click.option(
+    "--spelling", type=click.Choice((*SPELLINGS, *FIXED)), default=SPELLINGS[0], show_default=True, help="Of the original."
+)
 @click.option("--row", "chosen", multiple=True, help=f"BATCHxPAST[+NEW] [STORE]; repeatable. Default: {', '.join(ROWS)}.")
 @click.option("--only", "runners", type=click.Choice(RUNNERS), multiple=True, help="What is run; repeatable. Default: all.")
 @click.option("--budget", default=45.0, show_default=True, help="Seconds for onnx-superopt, a row.")

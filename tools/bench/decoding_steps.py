@@ -17,7 +17,7 @@ import onnx
 
 from rewriter.reference import compare
 from tools.bench.gpu_runners import Feed, OnnxRunner, OnnxSpec, Runner, TorchRunner
-from tools.zoo.decoders import Decoder, cache_names, rotary_frequencies, step_weights
+from tools.zoo.decoders import FIXED, Decoder, cache_names, rotary_frequencies, step_weights
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ def read_arrays(path: Path) -> Feed:
 
 @dataclass(frozen=True)
 class StepSpec:
-    """A step, with what it is fed.
+    """A step, with what it is fed. A cache of a fixed size is written in place.
 
     Attributes:
         which: the decoder, of fixed sizes.
@@ -56,9 +56,11 @@ class StepSpec:
         if self.compiled is None:
             feed, batch, new = read_arrays(self.feed), self.which.batch or 1, self.which.new or 1
             total = (batch, self.which.key_heads, (self.which.past or 0) + new, self.which.size)
+            names, is_fixed = cache_names(self.which.layers), self.which.spelling in FIXED
             poison = [np.full((batch, new, self.which.words), np.nan, np.float16)]
-            poison += [np.full(total, np.nan, np.float16) for _ in cache_names(self.which.layers)]
-            inner: Runner = OnnxSpec(self.path, self.provider, feed, poison, self.clock).open()
+            poison += [np.full(total, np.nan, np.float16) for _ in names if not is_fixed]
+            shared = {after: before for before, after in names if is_fixed}
+            inner: Runner = OnnxSpec(self.path, self.provider, feed, poison, self.clock, shared).open()
         else:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(self.compiled)
             inner = _TorchStep(self)
@@ -114,7 +116,7 @@ class _TorchStep(TorchRunner):
 
         super().load({"input_ids": feed["input_ids"]})
         for name, buffer in zip(self.names, self.module.caches(), strict=True):
-            buffer[:, :, : self.past].copy_(torch.from_numpy(feed[name]))
+            buffer[:, :, : self.past].copy_(torch.from_numpy(feed[name][:, :, : self.past]))
 
 
 def _step_module(which: Decoder, weights: Mapping[str, torch.Tensor], kind: torch.dtype) -> torch.nn.Module:

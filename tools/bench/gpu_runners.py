@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -150,6 +150,7 @@ class OnnxSpec:
         feed: Inputs to capture with.
         poison: What fills the outputs before a run: arrays of their shapes and types.
         clock: One of `CLOCKS`.
+        shared: Outputs, by name, each with the input whose buffer it is written to; no poison fills them.
     """
 
     path: Path
@@ -157,6 +158,7 @@ class OnnxSpec:
     feed: Feed
     poison: Sequence[Array]
     clock: str = "events"
+    shared: Mapping[str, str] = field(default_factory=dict)
 
     def open(self) -> Runner:
         """Opens it; without a CUDA graph where none can be captured: the note then says why."""
@@ -177,7 +179,7 @@ class OnnxRunner:
     """A model in a session of onnxruntime, described by an `OnnxSpec`."""
 
     def __init__(self, spec: OnnxSpec, clock: Clock, graph: bool) -> None:
-        self.note, self.clock, self.poison = "", clock, spec.poison
+        self.note, self.clock = "", clock
         options = ort.SessionOptions()
         options.log_severity_level = 4
         providers: list[Any] = [PROVIDERS["cpu"]]
@@ -199,9 +201,16 @@ class OnnxRunner:
         self.inputs = {name: ort.OrtValue.ortvalue_from_numpy(array.copy(), device, 0) for name, array in spec.feed.items()}
         for name, value in self.inputs.items():
             self.binding.bind_ortvalue_input(name, value)
-        self.results = [ort.OrtValue.ortvalue_from_numpy(array.copy(), device, 0) for array in spec.poison]
-        for output, value in zip(self.session.get_outputs(), self.results, strict=True):
-            self.binding.bind_ortvalue_output(output.name, value)
+        names = [output.name for output in self.session.get_outputs()]
+        self.poison = dict(zip((name for name in names if name not in spec.shared), spec.poison, strict=True))
+        self.results = {
+            name: ort.OrtValue.ortvalue_from_numpy(self.poison[name].copy(), device, 0)
+            if name in self.poison
+            else self.inputs[spec.shared[name]]
+            for name in names
+        }
+        for name, value in self.results.items():
+            self.binding.bind_ortvalue_output(name, value)
         for _ in range(3):  # allocate, capture, replay
             self._run()
 
@@ -226,10 +235,10 @@ class OnnxRunner:
 
     def outputs(self) -> list[Array]:
         """The outputs of a run into poisoned buffers."""
-        for value, array in zip(self.results, self.poison, strict=True):
-            value.update_inplace(array)
+        for name, array in self.poison.items():
+            self.results[name].update_inplace(array)
         self._run()
-        return [np.array(value.numpy()) for value in self.results]
+        return [np.array(value.numpy()) for value in self.results.values()]
 
     def reference(self) -> None:
         """``None``: the weights stand in the file."""

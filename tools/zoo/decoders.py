@@ -47,6 +47,7 @@ Spelling = Literal[
     "multihead",
     "genai",
     "tensorscatter",
+    "shared",
     "static",
     "scatternd",
     "elements",
@@ -60,11 +61,12 @@ Llama (opset 20). ``attention``: operators Attention, RotaryEmbedding and RMSNor
 RotaryEmbedding, of as many heads of keys as of queries. ``genai``: as onnxruntime-genai's builder writes it (opset 21): one
 product, and lengths that are sums of a mask, ``attention_mask``, int64[batch,total]; the cache may be longer than what counts,
 and is as long as it was then."""
-FIXED: tuple[Spelling, ...] = ("tensorscatter", "static", "scatternd", "elements", "chosen")
-"""With a cache of a fixed size. ``tensorscatter``: TensorScatter, and Attention with ``nonpad_kv_seqlen`` (opset 24). The others
-are plain operators (opset 20), whose attention is masked behind the position. ``static``: as torch.onnx exports transformers'
-StaticCache, the new one is written by ScatterND along the first axis, to which the whole cache is brought for it. ``scatternd``:
-likewise, in fewer nodes around it; ``elements``: by ScatterElements; ``chosen``: by Where."""
+FIXED: tuple[Spelling, ...] = ("tensorscatter", "shared", "static", "scatternd", "elements", "chosen")
+"""With a cache of a fixed size. ``tensorscatter``: TensorScatter, and Attention with ``nonpad_kv_seqlen`` (opset 24). ``shared``:
+onnxruntime's GroupQueryAttention, of as many positions as were written. The others are plain operators (opset 20), whose
+attention is masked behind the position. ``static``: as torch.onnx exports transformers' StaticCache, the new one is written by
+ScatterND along the first axis, to which the whole cache is brought for it. ``scatternd``: likewise, in fewer nodes around it;
+``elements``: by ScatterElements; ``chosen``: by Where."""
 
 Store = Literal["floats", "packed", "blocks"]
 STORES: tuple[Store, ...] = ("floats", "packed", "blocks")
@@ -333,7 +335,7 @@ def _plain(name: str) -> str:
 
 
 _OPSETS: Mapping[Spelling, int] = {"attention": 23, "tensorscatter": 24, "genai": 21}
-_RUNTIME: tuple[Spelling, ...] = ("grouped", "packed", "multihead", "genai")
+_RUNTIME: tuple[Spelling, ...] = ("grouped", "packed", "multihead", "genai", "shared")
 """Written in operators of onnxruntime's own."""
 _JOINED: tuple[Spelling, ...] = ("packed", "genai")
 """Whose queries, keys and values are one product."""
@@ -415,6 +417,10 @@ _GENAI = """
     counts = ReduceSum<keepdims = 1>(attention_mask, at1) last64 = Sub(counts, at1) lengths = Cast<to = 6>(last64)
     mask_shape = Shape(attention_mask) total64 = Gather<axis = 0>(mask_shape, one) total = Cast<to = 6>(total64)
 """
+_SHARED = """
+    batch1 = Shape<start = 0, end = 1>(input_ids) length64 = Expand(position, batch1) lengths = Cast<to = 6>(length64)
+    total1 = Shape<start = 2, end = 3>(past_key_values_0_key) total64 = Squeeze(total1) total = Cast<to = 6>(total64)
+"""
 _ATTENTION = """
     batch1 = Shape<start = 0, end = 1>(input_ids) past1 = Shape<start = 2, end = 3>(past_key_values_0_key)
     position_shape = Concat<axis = 0>(batch1, new1) steps = Range(zero, news, one) following = Add(steps, past1)
@@ -451,6 +457,7 @@ _PREPARED: Mapping[Spelling, str] = {
     "genai": _GENAI,
     "multihead": _ATTENTION,
     "tensorscatter": _TENSORSCATTER,
+    "shared": _SHARED,
     "static": _STATIC,
     **dict.fromkeys(("scatternd", "elements", "chosen"), _FIXED),
 }
@@ -599,6 +606,7 @@ _ATTEND: Mapping[Spelling, Callable[[int, Decoder], str]] = {
     "grouped": _grouped_attention,
     "packed": _grouped_attention,
     "genai": _grouped_attention,
+    "shared": _grouped_attention,
     "multihead": _multihead_attention,
     "tensorscatter": _counted_attention,
 }
