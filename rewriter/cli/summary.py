@@ -80,7 +80,7 @@ def _measures(outcome: Outcome) -> Table:
     for heading in ("", "before", "after"):
         table.add_column(heading, justify="left" if not heading else "right")
     if outcome.improved:
-        for where, told in (("", outcome.latency), (" on the device (CUDA graph)", outcome.on_device)):
+        for where, told in (("", outcome.latency), (" on the device", outcome.on_device)):
             if told is not None:
                 _add_timing(table, where, told)
     table.add_row("nodes", str(outcome.nodes_before), str(outcome.nodes_after))

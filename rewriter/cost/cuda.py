@@ -21,7 +21,7 @@ from rewriter.cost.signature import Signature, empty_model, node_model, random_a
 from rewriter.runtime import is_built, register
 from rewriter.runtime_env import RuntimeFailure, Session, bare_session, calling_runtime
 
-__all__ = ["Replay", "copies_of", "replay_microseconds", "replayed", "time_on_cuda"]
+__all__ = ["BoundModel", "bound_on_device", "copies_of", "replay_microseconds", "time_on_cuda"]
 
 _COLD_BYTES = 220 << 20
 """Bytes that the copies together move at least, where their number allows it: several times the cache of any device."""
@@ -68,7 +68,7 @@ def replay_microseconds(model: onnx.ModelProto, replays: int = 100) -> float:
     with calling_runtime("cuda"):
         inputs = {info.name: _random_value(_declared(info), generator) for info in model.graph.input}
         outputs = {info.name: _empty_value(_declared(info)) for info in model.graph.output}
-    replay = Replay(session, inputs, outputs)
+    replay = BoundModel(session, inputs, outputs)
     times = []
     for _ in range(replays):
         start = time.perf_counter_ns()
@@ -77,15 +77,14 @@ def replay_microseconds(model: onnx.ModelProto, replays: int = 100) -> float:
     return float(np.quantile(times, 0.25)) / 1000
 
 
-class Replay:
-    """A model as one captured CUDA graph, its inputs and outputs bound to device memory.
+class BoundModel:
+    """A model whose inputs and outputs are bound to device memory; one captured CUDA graph, where its session captures.
 
     Args:
-        session: that captures.
         inputs, outputs: tensors in device memory, by name.
 
     Raises:
-        RuntimeFailure: the model cannot be captured.
+        RuntimeFailure: the model cannot be captured, or does not run.
     """
 
     def __init__(self, session: Session, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
@@ -99,7 +98,7 @@ class Replay:
                 self.run()
 
     def run(self, names: Sequence[str] | None = None, feed: Mapping[str, Any] | None = None) -> None:
-        """Replays the graph once, and waits for the end of the last kernel; the arguments are a session's, and play no part.
+        """Runs it once, and waits for the end of the last kernel; the arguments are a session's, and play no part.
 
         Raises:
             RuntimeFailure: onnxruntime does not run it.
@@ -107,37 +106,38 @@ class Replay:
         self._session.run_with_iobinding(self._binding)
 
 
-def replayed(path: Path, feed: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray]) -> Replay:
-    """A model's file as one captured graph.
-
-    What onnxruntime computes on the processor, sizes mostly, is part of no graph; it holds for these inputs.
+def bound_on_device(path: Path, feed: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray], *, captures: bool) -> BoundModel:
+    """A model's file with inputs and outputs in device memory.
 
     Args:
         feed: all inputs.
         outputs: what the model gives for them, of which types and shapes are read.
+        captures: it is one captured graph. What onnxruntime computes on the processor, sizes mostly, is part of no graph; it
+            holds for these inputs.
 
     Raises:
-        RuntimeFailure: the model cannot be captured: a part of it is the processor's, an If or a Loop.
+        RuntimeFailure: the model does not run, or cannot be captured: a part of it is the processor's, an If or a Loop.
     """
-    session = open_session(str(path), is_built(), strictly=False)
+    session = open_session(str(path), is_built(), strictly=False, captures=captures)
     with calling_runtime("cuda"):
         inputs = {name: _device_value(array) for name, array in feed.items()}
         types = [TensorType(DataType(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)), array.shape) for array in outputs]
         results = {name: _empty_value(type_) for name, type_ in zip(session.output_names(), types, strict=True)}
-    return Replay(session, inputs, results)
+    return BoundModel(session, inputs, results)
 
 
-def open_session(model: bytes | str, has_kernels: bool = False, *, strictly: bool = True) -> Session:
-    """A session of a model, or of the file of this name, that is captured as one graph; with or without custom kernels.
+def open_session(model: bytes | str, has_kernels: bool = False, *, strictly: bool = True, captures: bool = True) -> Session:
+    """A session of a model, or of the file of this name, with or without custom kernels.
 
     Args:
         strictly: everything has to be the CUDA provider's.
+        captures: it is captured as one graph.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4
     if strictly:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    providers = [("CUDAExecutionProvider", {"enable_cuda_graph": "1"})]
+    providers = [("CUDAExecutionProvider", {"enable_cuda_graph": str(int(captures))})]
     if has_kernels:
         with calling_runtime():
             register(options)

@@ -99,7 +99,7 @@ def _latency(outcome: Outcome) -> Iterable[Block]:
     if not outcome.improved:
         return
     rows = []
-    timings = [("default settings", outcome.latency), ("the device alone, as CUDA graphs", outcome.on_device)]
+    timings = [("default settings", outcome.latency), ("inputs and outputs on the device", outcome.on_device)]
     for where, timing in timings:
         if timing is not None:
             times = [

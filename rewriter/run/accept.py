@@ -18,7 +18,7 @@ from mugraph.graph import Graph, Node
 from mugraph.onnx import Model, load
 from mugraph.ops.support import providers_of
 from mugraph.terms.shape import DataType
-from rewriter.cost.cuda import Replay, replayed
+from rewriter.cost.cuda import BoundModel, bound_on_device
 from rewriter.reference import (
     INFINITE,
     Error,
@@ -198,7 +198,8 @@ class Acceptance:
         running = time.perf_counter() - began
         self._path = original
         self._device: ThreadPoolExecutor | None = None
-        self._replay: Replay | None = None
+        self._bound: BoundModel | None = None
+        self._captures = True
         is_captured = captures() and self.capture()
         self.quantizes = is_quantized(model.graph)
         plain = self._run_plainly(original) if self.quantizes and not evaluates else []
@@ -437,46 +438,54 @@ class Acceptance:
     def capture(self) -> bool:
         """Captures the original's graph, unless that was tried before; whether the device can be asked for times.
 
+        Where it cannot be captured, it is run with inputs and outputs in device memory, as are candidates then.
+
         onnxruntime keeps a captured graph for the thread that captured it: from another one it would run the model anew and
         capture it again. So graphs are captured and replayed by one thread, whoever asks for that.
         """
         if self._device is None and self.provider == "cuda" and not self.evaluates:
             self._device = ThreadPoolExecutor(1)
-            self._replay = self._device.submit(copy_context().run, self._captured, self._path).result()
-        return self._replay is not None
+            self._bound = self._device.submit(copy_context().run, self._bind_original).result()
+        return self._bound is not None
+
+    def _bind_original(self) -> BoundModel | None:
+        for self._captures in (True, False):
+            if (bound := self._bind(self._path)) is not None:
+                return bound
+        return None
 
     def on_device(self, path: Path, seconds: float) -> Timing | None:
-        """A candidate's time on the GPU beside the original's: both are captured graphs, replayed in turn on one input.
+        """A candidate's time on the GPU beside the original's, in turn on one input: as captured graphs, if the original is one.
 
-        ``None`` where there is no GPU, and where one of the two cannot be captured.
+        ``None`` where there is no GPU, and where the candidate cannot be captured and the original can.
         """
         if not self.capture():
             return None
         assert self._device is not None, "it captured the original's"
-        return self._device.submit(copy_context().run, self._replayed_in_turn, path, seconds).result()
+        return self._device.submit(copy_context().run, self._timed_in_turn, path, seconds).result()
 
-    def _replayed_in_turn(self, path: Path, seconds: float) -> Timing | None:
-        candidate = self._captured(path)
+    def _timed_in_turn(self, path: Path, seconds: float) -> Timing | None:
+        candidate = self._bind(path)
         if candidate is None:
             return None
         times: tuple[list[float], ...] = ([], [], [], [])
         try:
-            alternate(self._replay, candidate, self.feeds[:1], seconds, times, most=_REPLAYS)
+            alternate(self._bound, candidate, self.feeds[:1], seconds, times, most=_REPLAYS)
         except RuntimeFailure:
             return None
         return paired(*times)
 
-    def _captured(self, path: Path) -> Replay | None:
-        """A model's file on one input; ``None`` where it cannot be captured."""
+    def _bind(self, path: Path) -> BoundModel | None:
+        """A model's file on one input; ``None`` where it cannot be captured, or run."""
         try:
-            return replayed(path, self.feeds[0], self.outputs[0])
+            return bound_on_device(path, self.feeds[0], self.outputs[0], captures=self._captures)
         except RuntimeFailure:
             return None
 
     def close(self) -> None:
         """Frees the original's sessions, so that :func:`confirm` has the machine to itself."""
         del self.original
-        self._replay = None
+        self._bound = None
         if self._device is not None:
             self._device.shutdown()
 

@@ -110,7 +110,8 @@ class Speed:
     Attributes:
         latency: under default settings, or a first impression of that where the device chose or ran out of time; ``None`` where
             that was not measured to the end.
-        on_device: on the GPU alone, both as captured CUDA graphs; ``None`` where that cannot be told.
+        on_device: with inputs and outputs in the GPU's memory, both as captured CUDA graphs, or neither where the original is
+            none; ``None`` where that cannot be told.
         paired: a first impression, with spinning off; ``None`` before there is one.
     """
 

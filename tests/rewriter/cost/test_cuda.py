@@ -124,26 +124,28 @@ def test_what_the_device_cannot_run_is_not_timed(monkeypatch: pytest.MonkeyPatch
     assert cuda.time_on_cuda(signature("Exp", "float16[8,8]"), 20, 30) is None
 
 
-def test_a_file_is_replayed_on_the_inputs_that_it_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("captures", [True, False])
+def test_a_file_is_run_on_the_inputs_that_it_is_given(captures: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     path.write_text("")
     model = parse_model('<ir_version: 10, opset_import: ["" : 21]> m (float[a,3] x) => (float[a,3] y) { y = Exp(x) }')
-    asked: list[bool] = []
+    asked: list[tuple[bool, bool]] = []
 
-    def opened(name: str, has_kernels: bool, *, strictly: bool) -> FakeSession:
+    def opened(name: str, has_kernels: bool, *, strictly: bool, captures: bool) -> FakeSession:
         assert name == str(path)
-        asked.append(strictly)
+        asked.append((strictly, captures))
         return FakeSession(model.SerializeToString(), Clock())
 
     monkeypatch.setattr(cuda, "open_session", opened)
-    replay = cuda.replayed(path, {"x": np.ones((2, 3), np.float32)}, [np.zeros((2, 3), np.float32)])
+    feed, outputs = {"x": np.ones((2, 3), np.float32)}, [np.zeros((2, 3), np.float32)]
+    bound = cuda.bound_on_device(path, feed, outputs, captures=captures)
     (session,) = FakeSession.opened
-    assert asked == [False], "sizes may be the processor's"
+    assert asked == [(False, captures)], "sizes may be the processor's"
     assert (session.bound["x"].shape, session.bound["y"].shape) == ((2, 3), (2, 3))
     assert session.bound["y"].dtype == onnx.TensorProto.FLOAT and {v.device for v in session.bound.values()} == {"cuda"}
-    captured = session.runs
-    replay.run(None, {})
-    assert captured >= 3 and session.runs == captured + 1
+    runs = session.runs
+    bound.run(None, {})
+    assert runs >= 3 and session.runs == runs + 1
 
 
 def test_the_cost_model_measures_on_cuda_and_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -134,6 +135,40 @@ def test_fewer_constants_are_computed_where_that_changes_a_bit(
     assert ops(tmp_path / "o.onnx") == ["Add", "MatMul", "MatMul", "Add"], "the sum of constants is left to the runtime"
 
 
+@pytest.mark.parametrize("same_without", [True, False])
+def test_for_a_gpu_what_the_optimisers_of_the_cpu_make_otherwise_does_not_count(
+    same_without: bool, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both models run without them then, and differ or do not."""
+    is_clean, optimized, new_session, answers = (
+        False,
+        list[bool](),
+        cleaning.new_session,
+        iter([False, same_without, *[True] * 9]),
+    )
+
+    def noted(*given: Any, optimize: bool = True, **options: Any) -> Any:
+        optimized.append(optimize)
+        return new_session(*given, optimize=optimize, **options)
+
+    options = Options(provider="cuda", device="h200")
+    task = read_task(source, tmp_path / "o.onnx", options, choose_target(options))
+    monkeypatch.setattr(cleaning, "new_session", noted)
+    monkeypatch.setattr(cleaning, "_same", lambda *_: next(answers))
+    compared = list[tuple[list[str], list[bool]]]()
+    for cleaned, difference in cleaning.clean_tasks(task, tmp_path, math.inf):
+        optimized.clear()
+        with contextlib.suppress(cleaning.Differs):
+            difference(lambda: True)
+            is_clean = True
+        compared.append(([node.op_type for node in cleaned.model.proto.graph.node], optimized[:]))
+        if is_clean:
+            break
+    full, less = ["MatMul", "MatMul", "Add"], ["Add", "MatMul", "MatMul", "Add"]
+    twice = (full, [True, True, False, False])
+    assert compared == ([twice] if same_without else [twice, (less, [True, True])])
+
+
 def test_a_fault_while_cleaning_costs_nobody_the_model(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise LookupError("no such name")
@@ -164,7 +199,7 @@ def test_a_comparison_that_fails_leaves_no_session_behind_that_is_being_opened(
     """A process that ends meanwhile is aborted."""
     opened: list[object] = []
 
-    def slowly(model: object) -> object:
+    def slowly(model: object, **_: object) -> object:
         time.sleep(0.3)
         opened.append(model)
         return SimpleNamespace()
