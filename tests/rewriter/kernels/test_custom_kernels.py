@@ -393,11 +393,11 @@ def test_the_device_decides_where_it_can_be_asked(
     monkeypatch.setattr(accept.Acceptance, "pair", lambda *_: SAME)
     monkeypatch.setattr(timings, "confirm", lambda *_, **__: pytest.fail("measured again"))
     captured: list[Path] = []
-    monkeypatch.setattr(accept.Acceptance, "_captured", lambda _, path: captured.append(path))
+    monkeypatch.setattr(accept.Acceptance, "_bind", lambda _, path: captured.append(path))
     first = at_leisure(model, tmp_path / "first.onnx")
     assert (first.improved, first.on_device, first.latency) == (True, FASTER, SAME)
     assert captured, "the original's, beside the search"
-    monkeypatch.setattr(accept.Acceptance, "_captured", lambda *_: pytest.fail("captured though nothing is timed"))
+    monkeypatch.setattr(accept.Acceptance, "_bind", lambda *_: pytest.fail("captured though nothing is timed"))
     again = at_leisure(model, tmp_path / "again.onnx")
     assert again.cached_verdict and (again.on_device, again.latency) == (FASTER, SAME)
     console = Console(record=True, width=160)
