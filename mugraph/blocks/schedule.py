@@ -48,8 +48,9 @@ class Schedule:
         group: tiles along the next to last grid axis whose neighbours run together (swizzled order), so that they share cache.
         ahead: tensors whose first tiles are brought into the cache before the kernel waits for the one before it. None may be one
             that a kernel writes: it would be asked for too early.
-        parts: bfloat16 numbers as whose sum a float32 of a product with stored weights is taken where a processor has units for
-            them: three are the number, two its leading 16 bits; 1 for floats as they are. A GPU has no use for it.
+        parts: bfloat16 numbers as whose sum a float32 of a product with stored weights, or of an attention, is taken where a
+            processor has units for them: three are the number, two its leading 16 bits; 1 for floats as they are. A GPU has no
+            use for it.
     """
 
     tiles: tuple[tuple[str, int], ...]

@@ -100,11 +100,15 @@ class CpuKernels(CustomKernels):
         here = levels_here() if self._can_time else ()
         return max(self._gain_in_parts(kernel, sizes), _SPEEDUPS[1] if _QUICK in here else 1.0)
 
-    def _gain_in_parts(self, kernel: Kernel, sizes: Mapping[str, int]) -> float:
-        """The same with numbers in parts; 0 where they cannot be."""
+    def _gain_in_parts(self, kernel: Kernel, sizes: Mapping[str, int], *, stored: bool = True) -> float:
+        """The same with numbers in parts; 0 where they cannot be.
+
+        Args:
+            stored: whether weights are constants.
+        """
         if not self._can_time or _TILES not in levels_here() or stored_bytes(kernel):
             return 0.0
-        return share_in_parts(kernel, sizes) * max(_SPEEDUPS[parts] for parts in self.parts)
+        return share_in_parts(kernel, sizes, stored=stored) * max(_SPEEDUPS[parts] for parts in self.parts)
 
     def warm(self) -> None:
         """Starts the process that times, where kernels are going to be timed."""
@@ -173,14 +177,13 @@ class CpuKernels(CustomKernels):
         return cpu_schedules(kernel, self.sizes, most, threads, room, in_parts=in_parts)
 
     def _tried(self, kernel: Kernel, most: int) -> list[Scheduled]:
-        """What is worth a trial, about so many: products with stored weights with numbers as they are and, where that makes
-        another text for this processor, in parts, above all in the fewest; one of each kind at least."""
+        """What is worth a trial, about so many: products with numbers as they are and, where that makes another text for this
+        processor, in parts, above all in the fewest; one of each kind at least."""
         whole = [self._with_constants(Scheduled.one(kernel, *schedules)) for schedules in self._schedules(kernel, most)]
-        if not whole[0].packs_weights:
-            return whole
-        gain = self._gain_in_parts(kernel, self.sizes)
+        packs = whole[0].packs_weights
+        gain = self._gain_in_parts(kernel, self.sizes, stored=packs)
         if gain <= 1.0:
-            return whole[:_OF_PRODUCTS]
+            return whole[:_OF_PRODUCTS] if packs else whole
         in_parts = [self._with_constants(Scheduled.one(kernel, *each)) for each in self._schedules(kernel, _OF_PARTS, True)]
         first, *others = self.parts if most > _FEW or gain < _SURE else [parts for parts in self.parts if parts > 1]
         fewest = min(max(most // 2, 1), _OF_PARTS)

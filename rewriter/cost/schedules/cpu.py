@@ -55,6 +55,10 @@ _SUM_LONG, _SUM_ROWS, _SUM_LOOP = (64, 256), (16, 64, 128), (128, 512)
 """The same of sums of products: what is loaded serves as many rows as a second cache has room for."""
 _PRODUCT_ROWS = (4, 16, 64)
 """Of other blocks with products, such as attention."""
+_APART_ROWS, _APART_LOOP, _APART_BYTES = (32, 64), (128, 256), 144 << 10
+"""The same where launches take their right operands apart, and of the tiles of a block."""
+_BESIDE_TILES = 20 << 10
+"""Bytes that a product of floats, states and ranges have on the stack, at most."""
 _PANEL_LONG, _PANEL_ROWS, _PANEL_LOOP = (64, 128, 256, 512, 1024), (16, 32, 64, 128), (128, 512)
 """Of sums of products with stored weights."""
 _PARTS_LOOP = (128, 512, 1024)
@@ -112,7 +116,7 @@ def cpu_schedules(
         most: schedules that are returned, one at least.
         threads: that share the blocks.
         second_cache: bytes that each of them has.
-        in_parts: whether numbers of products with stored weights are multiplied in parts.
+        in_parts: whether numbers of products are multiplied in parts.
 
     Raises:
         Undecided: a size is not known.
@@ -127,28 +131,61 @@ def cpu_schedules(
     return [best, *(schedules for _, schedules in sorted(others, key=lambda item: item[0]))][: max(most, 1)]
 
 
-def share_in_parts(kernel: Kernel, sizes: Mapping[str, int]) -> float:
-    """The share of the speed of large products that a kernel's with stored weights reach where numbers are in parts, the least;
-    0 where it has none.
+def share_in_parts(kernel: Kernel, sizes: Mapping[str, int], *, stored: bool = True) -> float:
+    """The share of the speed of large products that a kernel's reach where numbers are in parts, the least; 0 where none can be.
 
-    Rows are multiplied as many at a time as two tiles have; numbers are taken apart, and results stored, once.
+    Rows are multiplied as many at a time as two tiles have; numbers are taken apart, and results stored, once. Scores of an
+    attention and their weights stay near; its keys and values serve its rows alone.
 
     Args:
         sizes: of the kernel's dimension symbols.
+        stored: whether products with matrices count, whose weights are constants.
 
     Raises:
         Undecided: a size is not known.
     """
-    shares, at_a_time = list[float](), 2 * STRIPE_ROWS
+    shares = list[float]()
     for block in kernel.blocks:
         known = {axis: max(size, 1) for axis, size in _known(block, sizes).items()}
+        for rows, keys, depth in _attended(kernel, block):
+            beside = _APART_HERE * (1 / known[keys] + 1 / known[depth]) + _APART_AWAY / known[rows]
+            shares.append(_share(known[rows], beside))
         for columns in {_columns(kernel, block, dot) for dot in block.statements if isinstance(dot, Dot)}:
-            if columns not in block.grid or block.loop is None:
+            if not stored or columns not in block.grid or block.loop is None:
                 continue
-            rows = next((known[axis] for axis in reversed(block.grid) if axis != columns), 1)
-            beside = _BESIDE * (1 / known[columns] + 1 / known[block.loop])
-            shares.append(1 / (-(-rows // at_a_time) * at_a_time / rows + beside))
+            high = next((known[axis] for axis in reversed(block.grid) if axis != columns), 1)
+            shares.append(_share(high, _BESIDE * (1 / known[columns] + 1 / known[block.loop])))
     return min(shares, default=0.0)
+
+
+def _share(rows: int, beside: float) -> float:
+    at_a_time = 2 * STRIPE_ROWS
+    return 1 / (-(-rows // at_a_time) * at_a_time / rows + beside)
+
+
+def _attended(kernel: Kernel, block: Block) -> list[tuple[str, str, str]]:
+    """The rows, columns and depth of the products of an attention whose right operands launches can take apart; empty where not
+    both are such.
+    """
+    found = []
+    for statement in block.statements:
+        if isinstance(statement, Dot):
+            found.append((statement.left, statement.right, statement.over))
+        elif isinstance(statement, Accumulate) and statement.monoid == "softmax" and block.loop is not None:
+            found.append((statement.operands[0], statement.operands[1], block.loop))
+    products = []
+    for left, right, over in found:
+        load = block.defined[right]
+        if not isinstance(load, Load) or kernel.tensors[load.tensor].dtype != DataType.FLOAT:
+            return []
+        if not all(factor.index.plain for factor in load.view) or over not in block.value_axes[right]:
+            return []
+        rows = [axis for axis in block.value_axes[left] if axis not in block.value_axes[right]]
+        columns = [axis for axis in block.value_axes[right] if axis not in (*block.value_axes[left], over)]
+        if not rows or len(columns) != 1:
+            return []
+        products.append((rows[-1], columns[0], over))
+    return products if len(products) > 1 else []
 
 
 def blocks_a_thread(block: Block, schedule: Schedule) -> int:
@@ -179,11 +216,14 @@ def _of_block(
     beside = [axis for axis in block.grid if axis not in along]
     long: Sequence[int] = _LONG
     loop: Sequence[int] = _LOOP
-    rows, room = _ROWS, _CACHE_BYTES
+    rows: Sequence[int] = _ROWS
+    room = _CACHE_BYTES
     if _sums_products(block):
         long, rows, loop, room = _SUM_LONG, _SUM_ROWS, _SUM_LOOP, _SUM_BYTES
     elif any(isinstance(s, Dot) or (isinstance(s, Accumulate) and len(s.operands) == 2) for s in block.statements):
         rows, room = _PRODUCT_ROWS, _PRODUCT_BYTES
+        if in_parts:
+            rows, loop, room = _APART_ROWS, _APART_LOOP, _APART_BYTES
     choices: dict[str, Sequence[int]] = {axis: long for axis in block.grid if axis in along}
     choices |= {axis: rows for axis in beside[-1:]}
     if block.loop is not None:
@@ -196,7 +236,26 @@ def _of_block(
         """
         return abs(math.log2(_bytes(block, schedule, known) / room)) - 2 * math.log2(_busy(block, schedule, known, threads))
 
-    return sorted(_every(choices, known), key=octaves)
+    every = _every(choices, known)
+    if in_parts:
+        every = [each for each in every if _attended_bytes(kernel, block, each, known) <= STACK] or every
+    return sorted(every, key=octaves)
+
+
+def _attended_bytes(kernel: Kernel, block: Block, schedule: Schedule, sizes: Mapping[str, int]) -> int:
+    """Of an attention on the stack, about: what is added up, queries, and scores, scaled and as weights. Where there are tiles
+    queries lie there in parts, and elsewhere keys whose rows are columns.
+    """
+    entries, either, cut = 0, 0, {*block.grid, block.loop}
+    for rows, columns, depth in _attended(kernel, block):
+        high, wide = (min(schedule.tile(axis), sizes[axis]) if axis in cut else sizes[axis] for axis in (rows, columns))
+        if depth == block.loop:
+            entries += high * (wide + _PAD)
+            continue
+        deep = -(-sizes[depth] // UNIT_STEPS) * UNIT_STEPS
+        entries += high * (3 * (wide + _PAD) + deep)
+        either = max(PANELS_STACK + _part_bytes(high, deep), 4 * deep * (wide + _PAD)) + _BESIDE_TILES
+    return 4 * entries + either
 
 
 def _every(choices: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> list[Schedule]:

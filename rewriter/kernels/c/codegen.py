@@ -1,14 +1,14 @@
 """C source from a graph-defined kernel and its schedules.
 
 One function a launch, as in Triton's text of the same kernel: the block graph itself, and where its loop is split a second one
-that combines the parts; before it, where numbers are multiplied in parts, those that take left operands apart (splits.py). A
+that combines the parts; before it, where numbers are multiplied in parts, those that take operands apart (splits.py). A
 function runs a range of its blocks, one after another; blocks may run at the same time on several
 threads. A tile that is asked in more than one loop nest is an array on the stack; tiles at an edge are shorter, so nothing is
 padded. Floats are computed in 32 bits whatever they are in memory. Of a schedule the sizes of tiles and the parts of the loop
 count, its constants (what a GPU asks for ahead), which products read from panels, and the parts of their numbers; warps, stages
 and groups are a GPU's.
 
-A text stands alone: functions.h, dots.h and what reads packed weights are in it.
+A text stands alone: functions.h, dots.h, turns.h and what reads packed weights are in it.
 """
 
 from __future__ import annotations
@@ -101,9 +101,11 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
             launches.append(function.launch())
         blocks += [number] * (len(launches) - len(blocks))
     comment = "\n".join(line.replace("*/", "* /") for line in heading(kernel, digest, schedules, " * "))
-    headers = [_header("functions.h"), *([_header("dots.h")] if any("dot_add(" in text for text in texts) else [])]
-    in_floats = frozenset(parts for tensor, parts in places.packed if types[tensor].dtype == DataType.FLOAT)
-    headers += [panels_text(in_floats, frozenset(places.heights))] if in_floats else []
+    headers = [_header("functions.h"), *([_header("dots.h")] if any("dot_a" in text for text in texts) else [])]
+    in_floats = splits.several | {parts for tensor, parts in places.packed if types[tensor].dtype == DataType.FLOAT}
+    if max(in_floats, default=1) > 1 or any("dot_turn(" in text for text in texts):
+        headers.append(_header("turns.h"))
+    headers += [panels_text(frozenset(in_floats), frozenset(places.heights))] if in_floats else []
     headers += [byte_panels_text()] if any(types[tensor].dtype != DataType.FLOAT for tensor, _ in places.packed) else []
     order, packings = [t.name for t in kernel.inputs], list[Packing]()
     for (tensor, parts), name in places.packed.items():
@@ -141,6 +143,6 @@ int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t
 @cache
 def _names() -> Names:
     every = panels_text(frozenset(range(1, MOST_PARTS + 1)), frozenset(range(1, WIDEST_TILE + 1))) + byte_panels_text()
-    headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h") + every)
+    headers = _OF_HEADERS.findall(_header("functions.h") + _header("dots.h") + _header("turns.h") + every)
     reserved = frozenset({*headers, *_KEYWORDS.split(), *_OWN.split(), *_STANDARD.split()})
     return Names(reserved, ("start", "i", "n", "from", "to", "low", "high", "span", "first", "last"))

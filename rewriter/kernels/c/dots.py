@@ -22,16 +22,20 @@ from rewriter.kernels.c.panels import (
     WIDEST_PANEL,
     WIDEST_STEP,
     adding_function,
+    apart_function,
     multiplying_function,
     plain_axes,
     reads_panels,
+    stripes_function,
 )
-from rewriter.kernels.c.splits import Split, Splits
+from rewriter.kernels.c.parts import UNIT_NUMBERS, split_words
+from rewriter.kernels.c.splits import AxisInMemory, PanelSplit, Split, Splits
 from rewriter.kernels.c.steps import Group, Let, Product, Step, Turned
 from rewriter.kernels.text.places import Places
 
 __all__ = ["Dots"]
 
+_TILES, _NO_TILES = "ifdef __AMX_BF16__", "ifndef __AMX_BF16__"
 _DOT_STACK = 4 * (14 * 128 + 16 * 128 + 16 * 14)
 """Bytes that dot_add has on the stack, at most: rows, columns and sums of a slab."""
 
@@ -47,6 +51,7 @@ class Dots:
 
     def __init__(self, nests: Nests, places: Places, constants: Collection[str], splits: Splits, parts: int) -> None:
         self._nests, self._places, self._constants, self._splits, self._parts = nests, places, constants, splits, parts
+        self._stripes: dict[str, str] = {}
 
     def of_bytes(self, dot: Dot) -> ByteProduct | None:
         """A product of bytes whose weights are read from panels; ``None`` where it is none.
@@ -103,17 +108,20 @@ class Dots:
         if not rows and self._panels(right, over, rest[-1]) is None:
             return None
         steps: list[Step] = []
+        apart = right if rows and self._panel_split(right, over, rest[-1]) is not None else None
         if not self._is_direct(left, left_axes):
             left = self._copied(steps, left, left_axes)
         if not (self._is_direct(right, right_axes, rest[-1]) if self._load(right) else right_axes[-1] == rest[-1]):
             if self._is_direct(right, right_axes, over) and self._load(right):
                 ordered = (*(axis for axis in right_axes if axis not in (over, rest[-1])), over, rest[-1])
-                steps.append(Turned(f"{right}.turned", right, ordered))
+                steps.append(Turned(f"{right}.turned", right, ordered, is_apart=apart is not None))
                 right = f"{right}.turned"
             else:
                 ordered = (*(axis for axis in right_axes if axis != rest[-1]), rest[-1])
-                right = self._copied(steps, right, right_axes, ordered)
-        return [*steps, Product(name, left, right, over, tuple(rest), rows[-1] if rows else None, is_state)]
+                right, apart = self._copied(steps, right, right_axes, ordered), None
+        weighs = any(left == f"{accumulator.names[0]}.weights" for accumulator in self._nests.tiling.block.accumulators)
+        row = rows[-1] if rows else None
+        return [*steps, Product(name, left, right, over, tuple(rest), row, is_state, apart=apart, weighs=weighs)]
 
     @staticmethod
     def _copied(steps: list[Step], name: str, axes: tuple[str, ...], order: tuple[str, ...] | None = None) -> str:
@@ -146,7 +154,10 @@ class Dots:
     def write(self, group: Group) -> bool:
         """Writes a product, or a matrix that is turned for one; whether it is one."""
         step = group.steps[0]
-        if isinstance(step, Turned):
+        if isinstance(step, Turned) and step.is_apart:
+            with self._nests.lines.where(_NO_TILES):
+                self._write_turned(step)
+        elif isinstance(step, Turned):
             self._write_turned(step)
         elif isinstance(step, Product) and step.of_bytes:
             self._write_byte_product(step)
@@ -163,10 +174,61 @@ class Dots:
         operands += [nests.tiling.length(axis) for axis in (columns, over)]
         self._write_loops(outer, f"dot_turn({', '.join(operands)});")
 
+    def take_apart(self, step: Step) -> None:
+        """Writes, where a launch takes the right operand of a product apart, that the left one is taken apart here, once for all
+        tiles that the loop goes along.
+        """
+        tiling, lines = self._nests.tiling, self._nests.lines
+        if not isinstance(step, Product) or step.apart is None or step.rows is None or step.left in self._stripes:
+            return
+        depth, axes = tiling.block.sizes[step.over], tiling.block.value_axes.get(step.left, ())
+        if tiling.is_cut(step.over) or not isinstance(depth, int) or set(tiling.present(axes)) != {step.rows, step.over}:
+            return
+        left, strides = self._place(step.left)
+        words = -(-tiling[step.rows] // STRIPE_ROWS) * split_words(depth, self._parts)
+        name = self._stripes[step.left] = lines.fresh(f"{step.left}_stripes")
+        lines.stack[name] = 4 * words
+        operands = ["PART_PLAIN", left, strides[step.rows], strides[step.over], tiling.length(step.rows), str(depth), name]
+        with lines.where(_TILES):
+            lines.line(f"_Alignas(64) uint32_t {name}[{words}];")
+            lines.line(f"{stripes_function(self._parts)}({', '.join(operands)}, {-(-depth // UNIT_NUMBERS)});")
+
     def _write_product(self, step: Product) -> None:
+        if not step.is_state:
+            self._nests.array(step.name, "float", step.axes)
+        if step.apart is None:
+            self._write_sums(step)
+            return
+        with self._nests.lines.where(_TILES):
+            self._write_apart(step)
+        with self._nests.lines.where(_NO_TILES):
+            self._write_sums(step)
+
+    def _write_apart(self, step: Product) -> None:
+        """A product whose right operand a launch takes apart."""
+        tiling, columns = self._nests.tiling, step.axes[-1]
+        left, left_strides = self._place(step.left)
+        result, result_strides = self._place(step.name)
+        outer = [axis for axis in step.axes if axis not in (step.rows, columns)]
+        assert step.rows is not None
+        operands = [
+            str(int(not step.is_state)),
+            f"PART_{'RAISED' if step.weighs else 'PLAIN'}",
+            _at(result, result_strides, outer),
+            result_strides[step.rows],
+            _at(left, left_strides, outer),
+            left_strides[step.rows],
+            left_strides[step.over],
+            self._stripes.get(step.left, "0"),
+            *self._in_panels(step, outer),
+            *(tiling.length(axis) for axis in (step.rows, columns, step.over)),
+        ]
+        self._nests.lines.stack["panel_add"] = PANELS_STACK
+        self._write_loops(outer, f"{apart_function(self._parts)}({', '.join(operands)});")
+
+    def _write_sums(self, step: Product) -> None:
         nests, tiling = self._nests, self._nests.tiling
         if not step.is_state:
-            nests.array(step.name, "float", step.axes)
             nests.fill(step.name, "0.0f")
         left, left_strides = self._place(step.left)
         result, result_strides = self._place(step.name)
@@ -241,6 +303,48 @@ class Dots:
         name = self._name_packed(load.tensor, self._parts, heights)
         return [name, str(whole), tiling.start(columns), tiling.start(step.over)]
 
+    def _in_panels(self, step: Product, outer: Sequence[str]) -> list[str]:
+        """The matrix of a right operand that a launch takes apart, as ``dot_apart`` has it: where those of its tensor are, which
+        one it is, its steps and columns, and where the tile begins in a row and in a column.
+        """
+        tiling, lines, columns = self._nests.tiling, self._nests.lines, step.axes[-1]
+        load = self._load(step.apart or "")
+        split = self._panel_split(step.apart or "", step.over, columns)
+        assert load is not None and split is not None and step.rows is not None
+        name, matrix = self._splits.name(split), "0"
+        self._places.heights.update(tiling.lengths(step.rows))
+        if name not in self._nests.tensors:
+            self._nests.tensors.append(name)
+        for axis in _outer_axes(load.view, step.over, columns):
+            at = f"({tiling.start(axis)} + {axis}_i)" if axis in outer else tiling.start(axis)
+            matrix = at if matrix == "0" else f"({matrix} * {lines.size(tiling.block.sizes[axis])} + {at})"
+        sizes = [lines.size(split.over.size), lines.size(split.columns.size)]
+        return [name, matrix, *sizes, tiling.start(columns), tiling.start(step.over)]
+
+    def _panel_split(self, right: str, over: str, columns: str) -> PanelSplit | None:
+        """The matrices in memory, of one of which a right operand is a tile, that a launch takes apart; ``None`` where it is of
+        none, or is packed, or where tiles do not begin where panels and their units do.
+        """
+        load, tiling = self._load(right), self._nests.tiling
+        if self._panels(right, over, columns) is not None:
+            return None
+        inputs = {tensor.name for tensor in self._places.kernel.inputs}
+        if self._parts == 1 or load is None or load.tensor not in inputs or right in self._nests.chosen:
+            return None
+        axes, sizes = [*_outer_axes(load.view, over, columns), over, columns], tiling.block.sizes
+        plain = plain_axes(tuple(f for f in load.view if f.index.axis is not None or f.size != 1))
+        if self._nests.types[load.tensor].dtype != DataType.FLOAT or plain is None:
+            return None
+        if sorted(plain, key=str) != sorted(((axis, sizes[axis]) for axis in axes), key=str):
+            return None
+        for axis, step in ((columns, WIDEST_PANEL), (over, WIDEST_STEP)):
+            if tiling.is_cut(axis) and tiling[axis] % step and tiling[axis] != sizes[axis]:
+                return None
+        if not all(tiling.is_cut(axis) for axis in axes[:-2]):
+            return None
+        *outer, k, n = (AxisInMemory(sizes[axis], _stride(load.view, axis)) for axis in axes)
+        return PanelSplit(load.tensor, k, n, tuple(outer), self._parts)
+
     def _split(self, step: Product) -> list[str]:
         """A left operand that another launch takes apart, as ``panel_multiply`` has it: where its parts are, the length of a row,
         and where the tile begins in a column and in a row. Empty where this function takes it apart, above all where no other
@@ -312,6 +416,11 @@ class Dots:
 def _at(text: str, strides: Mapping[str, str], outer: Sequence[str]) -> str:
     """A pointer to the matrix of a value at positions of outer axes."""
     return " + ".join([text, *(times(f"{axis}_i", strides[axis]) for axis in outer if axis in strides)])
+
+
+def _outer_axes(view: View, over: str, columns: str) -> list[str]:
+    """The axes of a matrix's tensor besides those of the matrix."""
+    return [f.index.axis for f in view if f.index.axis is not None and f.index.axis not in (over, columns)]
 
 
 def _stride(view: View, axis: str) -> Dim:

@@ -104,6 +104,7 @@ class CFunction:
             else:
                 self._write_phase("fixed")
                 if block.loop is not None:
+                    self._take_apart()
                     self._write_loop(block.loop)
             if self._role == FunctionRole.PART:
                 for accumulator in block.accumulators:
@@ -111,7 +112,7 @@ class CFunction:
                         self._write_state(name)
             else:
                 self._write_phase("after")
-        used = sum(lines.stack.values())
+        used = lines.stack_bytes
         if used > STACK:
             worst = max(lines.stack, key=lambda name: lines.stack[name])
             raise InvalidBlock(
@@ -251,6 +252,14 @@ class CFunction:
         for group in groups:
             if not self._dots.write(group):
                 self._nests.write(group, within, outside)
+
+    def _take_apart(self) -> None:
+        """Writes that left operands of products that the loop does not change are taken apart before it."""
+        phases = self._block.phases
+        for statement in self._block.statements:
+            if isinstance(statement, Dot) and phases[statement.name] == "loop" and phases[statement.left] == "fixed":
+                for step in self._product_steps(statement.name, statement, False)[-1:]:
+                    self._dots.take_apart(step)
 
     def _asked_later(self) -> set[str]:
         """What statements of the loop and behind it ask."""

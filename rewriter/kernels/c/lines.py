@@ -20,13 +20,14 @@ class CLines:
     Attributes:
         lines: so far.
         symbols: dimension symbols in them: arguments of the function.
-        stack: bytes of the arrays in them, by name.
+        stack: bytes of the arrays in them, by name, but for those that are only there under a condition.
     """
 
     def __init__(self, taken: set[str]) -> None:
         self.lines: list[str] = []
         self.symbols: set[str] = set()
         self.stack: dict[str, int] = {}
+        self._conditional: dict[str, dict[str, int]] = {}
         self._taken = set(taken)
         self._depth = 1
 
@@ -62,6 +63,21 @@ class CLines:
         yield
         self._depth -= 1
         self.line("}")
+
+    @contextmanager
+    def where(self, condition: str) -> Iterator[None]:
+        """What the compiler reads under a condition alone, which excludes others."""
+        always, self.stack = self.stack, self._conditional.setdefault(condition, {})
+        self.lines.append(f"#{condition}")
+        yield
+        self.lines.append("#endif")
+        self.stack = always
+
+    @property
+    def stack_bytes(self) -> int:
+        """Of all arrays, under the condition that asks most."""
+        most = max((sum(arrays.values()) for arrays in self._conditional.values()), default=0)
+        return sum(self.stack.values()) + most
 
     def size(self, dim: Dim) -> str:
         """A size as text, a product or sum in parentheses."""

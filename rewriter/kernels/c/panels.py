@@ -26,12 +26,14 @@ __all__ = [
     "WIDEST_STEP",
     "WIDEST_TILE",
     "adding_function",
+    "apart_function",
     "multiplying_function",
     "pack_function",
     "packed_bytes",
     "panels_text",
     "plain_axes",
     "reads_panels",
+    "stripes_function",
 ]
 
 _WIDE, _NARROW = (TileTarget.of(LEVELS[name]) for name in ("x86-64-v4", "x86-64-v3"))
@@ -126,6 +128,16 @@ def panels_text(several: Collection[int], heights: Collection[int]) -> str:
 def adding_function(parts: int) -> str:
     """The name of ``panel_add`` for numbers in so many parts."""
     return "panel_add" if parts == 1 else f"panel_add_{parts}"
+
+
+def apart_function(parts: int) -> str:
+    """The name of ``dot_add`` for a right operand that was split into so many parts, where there are tiles."""
+    return f"dot_apart_{parts}"
+
+
+def stripes_function(parts: int) -> str:
+    """The name of what takes rows apart into so many parts, where there are tiles."""
+    return f"part_stripes_{parts}"
 
 
 def multiplying_function(parts: int) -> str:

@@ -73,6 +73,8 @@ class Product:
         is_state: it is added to a state that there is already.
         of_bytes: operands are bytes, all of the contracted axis at once, and the state is zero before.
         zero: of a product of bytes what is subtracted from the left operand.
+        apart: what is loaded of which the right operand is, where a launch takes its numbers apart.
+        weighs: the numbers of the left operand are none greater than 1.
     """
 
     name: str
@@ -84,6 +86,8 @@ class Product:
     is_state: bool = False
     of_bytes: bool = False
     zero: str | None = None
+    apart: str | None = None
+    weighs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +97,13 @@ class Turned:
     Attributes:
         source: what is loaded; its entries lie one after another along the last axis but one of the copy.
         axes: of the copy.
+        is_apart: only processors without tiles ask it, since others read parts of the source.
     """
 
     name: str
     source: str
     axes: tuple[str, ...]
+    is_apart: bool = False
 
 
 Step = Let | Fold | Put | Product | Turned

@@ -237,7 +237,7 @@ def test_sums_are_as_exact_however_long(level: Level, n: int) -> None:
 @pytest.mark.parametrize("depth", [1, 8, 19])
 def test_matrices_are_turned(level: Level, columns: int, depth: int) -> None:
     """Where strides are longer than rows; nothing beside the copy is written."""
-    headers = "".join(files("rewriter.kernels.c").joinpath(name).read_text() for name in ("functions.h", "dots.h"))
+    headers = "".join(files("rewriter.kernels.c").joinpath(name).read_text() for name in ("functions.h", "dots.h", "turns.h"))
     call = "dot_turn(to, 40, from, 23, columns, depth);"
     text = f"{headers}\nvoid turn(float *to, const float *from, int64_t columns, int64_t depth) {{ {call} }}\n"
     source = np.random.default_rng(0).standard_normal((columns, 23)).astype(np.float32)
@@ -258,7 +258,7 @@ def test_tiles_are_multiplied_whatever_their_sizes(level: Level, columns: int, d
     Args:
         apart: whether entries of a row of the left operand lie apart.
     """
-    headers = "".join(files("rewriter.kernels.c").joinpath(name).read_text() for name in ("functions.h", "dots.h"))
+    headers = "".join(files("rewriter.kernels.c").joinpath(name).read_text() for name in ("functions.h", "dots.h", "turns.h"))
     call = f"dot_add(c, 80, a, {'1, 40' if apart else '307, 1'}, b, 71, rows, {columns}, {depth});"
     built = opened(
         build(f"{headers}\nvoid product(float *c, const float *a, const float *b, int64_t rows) {{ {call} }}\n", level)

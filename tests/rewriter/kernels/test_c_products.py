@@ -169,7 +169,7 @@ def test_errors_are_not_above_those_of_the_original(level: Level, name: str, k: 
 
 EXAMINED = ((300, 70), (300, 40))
 MUTANTS = {
-    "the tail of the contracted axis is dropped": ("at < k && column", "at < k - 1 && column"),
+    "the tail of the contracted axis is dropped": ("i < steps && j < width", "i < steps - 1 && j < width"),
     "the last columns are not added": ("columns - n < PANEL ? columns - n", "columns - n < PANEL ? columns - 1 - n"),
     "every row is taken to have parts": ("part_exist(a) && part_exist(b) &&", "part_exist(b) &&"),
     "sums of parts may be denormal": ("a.low + b.low >= 2u * 127u - 80u", "1"),
@@ -187,7 +187,7 @@ MUTANTS = {
     "halves of words are exchanged": ("part_apart(upper, lower,", "part_apart(lower, upper,"),
     "the second tile of columns is the first": ("* 96 + 16, 128)", "* 96 + 0, 128)"),
     "sums of tiles begin where another's do": ("sums + 16 * apart + 0, 4 * apart", "sums + 0 * apart + 0, 4 * apart"),
-    "sums begin anew": ("add ? c_m : PANEL, add,", "add ? c_m : PANEL, 0,"),
+    "sums begin anew": ("add && !is_first, 16", "0, 16"),
     "denormal sums are given to tiles": ("add = by_tiles && in_parts", "add = in_parts"),
     "what floats made is taken for a sum of tiles": ("all_by_tiles &= in_parts", "(void)0"),
     "a part is another one": ("TILE_LOAD(6, right + 1 * 512 + ", "TILE_LOAD(6, right + 2 * 512 + "),
@@ -195,7 +195,10 @@ MUTANTS = {
     "the second stripe is the first": ("left + 1 * stripe", "left + 0 * stripe"),
     "steps of a tile are those at its start": ("split_step / 32 + from", "from"),
     "the range of a stripe is that of another": ("part_of_rows(left_ranges + height * stripe,", "part_of_rows(left_ranges,"),
-    "a stripe is split from the row before": ("part_split_3(from + row * 300", "part_split_3(from + (row - (row > 0)) * 300"),
+    "a stripe is split from the row before": (
+        "part_split_3(PART_PLAIN, from + row * 300",
+        "part_split_3(PART_PLAIN, from + (row - (row > 0)) * 300",
+    ),
     "rows behind the first are those of the one before": ("a + (top + start) * a_m", "a + (top + start - 1) * a_m"),
 }
 

@@ -302,7 +302,7 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> Level:
 @pytest.fixture
 def gaining(tiles: Level, monkeypatch: pytest.MonkeyPatch) -> Level:
     """The same, where parts gain however small a product is: emulated ones take long."""
-    monkeypatch.setattr(custom_cpu, "share_in_parts", lambda kernel, sizes: 1.0)
+    monkeypatch.setattr(custom_cpu, "share_in_parts", lambda kernel, sizes, stored: 1.0 if stored else 0.0)
     return tiles
 
 
