@@ -28,6 +28,7 @@ __all__ = [
     "Differs",
     "Idle",
     "Unclean",
+    "Unopened",
     "at_sizes_that_run",
     "clean_tasks",
     "computed",
@@ -51,6 +52,10 @@ class Differs(Unclean):
 
 class Idle(Unclean):
     """onnxruntime does not run the model that came on any of the inputs."""
+
+
+class Unopened(Unclean):
+    """onnxruntime does not open the model that came."""
 
 
 _RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tried"
@@ -200,9 +205,13 @@ def _compare(
     try:
         with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
             opening = beside.submit(copy_context().run, session_as_it_came, task.model)
-            open_elsewhere_first(task.model, cleaned, "cpu")
-            after = new_session(cleaned, spinning=False)
-            before = opening.result()
+            try:
+                open_elsewhere_first(task.model, cleaned, "cpu")
+                after = new_session(cleaned, spinning=False)
+            except RuntimeFailure:
+                _opened(opening)  # that it does not open the model that came, either, is all there is to say
+                raise
+            before = _opened(opening)
             for number, (feed, words) in enumerate(_feeds(task)):
                 if not is_wanted():
                     raise Unclean("nobody waited until outputs were compared")
@@ -238,6 +247,14 @@ def _feeds(task: Task) -> Iterator[tuple[Feed, str]]:
 def session_as_it_came(model: Model, provider: str = "cpu") -> Session:
     """A model opened where it is, not written anew. Raises RuntimeFailure."""
     return new_session(model.weights.memory if model.path is None else model.path, provider, spinning=False)
+
+
+def _opened(opening: Future[Session]) -> Session:
+    """The session of the model that came. Raises Unopened."""
+    try:
+        return opening.result()
+    except RuntimeFailure as problem:
+        raise Unopened(f"onnxruntime cannot open the original ({problem})") from None
 
 
 def _run(session: Session, feed: Feed) -> list[np.ndarray] | None:
