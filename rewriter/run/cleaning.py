@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from mugraph.onnx import Model, dimension_in_words, open_in
+from mugraph.onnx.calls import functions_called, functions_of
 from mugraph.onnx.cleaning import Cleaned, Depth, clean
 from mugraph.terms.shape import Dim, shape_at
 from rewriter.reference import bind_shape, identical, random_inputs, sizes_that_run, without_false_claims
@@ -59,6 +60,8 @@ class Unopened(Unclean):
 
 
 _RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tried"
+_SHOWN = 4
+"""Functions that a line on what was written out names."""
 _STEPS = tuple((depth, is_named) for depth in reversed(Depth) for is_named in (True, False))
 """How a model is cleaned up, and whether sizes have names then; the next one counts where a byte of its outputs differs.
 Without names it may take twice as long to load; with them onnxruntime may fuse more."""
@@ -96,10 +99,28 @@ def clean_tasks(
         since = time.monotonic()
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         seconds, sizes = time.monotonic() - since, _sizes(task, cleaned.model)
+        remarks = (*task.remarks, *_written_out(task.model, cleaned.model))
         yield (
-            replace(task, model=cleaned.model, cleaned=cleaned, written=path, seconds_to_write=seconds, sizes=sizes),
+            replace(
+                task,
+                model=cleaned.model,
+                cleaned=cleaned,
+                written=path,
+                seconds_to_write=seconds,
+                sizes=sizes,
+                remarks=remarks,
+            ),
             partial(_compare, task, original, cleaned.model, path, until),
         )
+
+
+def _written_out(model: Model, cleaned: Model) -> Iterator[str]:
+    """A line on the functions of a model that are no calls in the clean one."""
+    called = functions_called(model.proto.graph.node, functions_of(model.proto))
+    names = sorted({name for _, name, _ in set(called).difference(functions_of(cleaned.proto))})
+    if names:
+        told = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else "")
+        yield f"functions of the model are written out where they were called: {told}; --budget 0 keeps them"
 
 
 def with_true_claims(task: Task) -> Task:

@@ -119,4 +119,6 @@ def test_a_function_is_optimised_like_the_rest(tmp_path: Path) -> None:
         }}""")
     outcome = optimize(proto, tmp_path / "o.onnx", provider="cpu", deterministic=True)
     assert outcome.improved and (outcome.nodes_before, outcome.nodes_after) == (4, 2)
+    (told,) = (note for note in outcome.notes if "written out" in note)
+    assert told == "functions of the model are written out where they were called: there_and_back; --budget 0 keeps them"
     assert outputs(onnx.load(tmp_path / "o.onnx"), x=np.ones((4, 64), np.float32))
