@@ -4,11 +4,11 @@
 Weights stay in their files until they are needed: :mod:`mugraph.onnx.weights`.
 """
 
+from mugraph.onnx.calls import node_count
 from mugraph.onnx.claims import claimed
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import NEWEST_OPSET, OLDEST_OPSET
 from mugraph.onnx.read import ReadFrom, distrusting, load
-from mugraph.onnx.scopes import node_count
 from mugraph.onnx.symbols import dimension_in_words
 from mugraph.onnx.weights import ModelError
 from mugraph.onnx.write import DraftedModel, Saved, check_output, copy, open_in, save, to_bytes, to_proto

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
-from graphlib import CycleError, TopologicalSorter
 from itertools import zip_longest
 from pathlib import Path
 
@@ -21,11 +20,11 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from onnx.shape_inference import InferenceError, infer_shapes
 
 from mugraph.limited import LimitExceeded, run_limited
-from mugraph.onnx.calls import FunctionName, called_name, functions_of, with_bodies
+from mugraph.onnx.calls import called_name, functions_of
 from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import graphs_within, nested_graphs, nested_nodes
 
-__all__ = ["DeclaredOtherwise", "expanded_nodes", "infer", "is_compatible"]
+__all__ = ["DeclaredOtherwise", "infer", "is_compatible"]
 
 _LONG = 1 << 14
 """Elements of the longest vector whose entries are made in this process."""
@@ -49,7 +48,8 @@ def infer(model: ModelProto) -> tuple[ModelProto, str]:
     Initializers that are inputs as well are defaults: a run may be fed others, and onnx takes them for what is fed.
 
     Args:
-        model: without weights. What its functions are when written out (:func:`expanded_nodes`) must be bounded.
+        model: without weights. What its functions are when written out must be bounded
+            (:func:`mugraph.onnx.calls.expanded_nodes`).
 
     Returns:
         the model, with what is known where it fails; and why it failed, or nothing.
@@ -191,21 +191,6 @@ def _is_inferred(op_type: str, opset: int) -> bool:
     if not onnx.defs.has(op_type, opset, ""):
         return False
     return bool(onnx.defs.get_schema(op_type, opset, "").has_type_and_shape_inference_function)
-
-
-def expanded_nodes(model: ModelProto) -> float:
-    """Nodes of the main graph when every call of a model's functions is written out; infinite where a function calls itself."""
-    bodies = functions_of(model)
-    calls = {name: [called_name(node) for node in with_bodies(body.node)] for name, body in bodies.items()}
-    sizes: dict[FunctionName, int] = {}
-    try:
-        for name in TopologicalSorter(
-            {name: [c for c in called if c in bodies] for name, called in calls.items()}
-        ).static_order():
-            sizes[name] = sum(1 + sizes.get(called, 0) for called in calls[name])
-    except CycleError:
-        return float("inf")
-    return sum(1 + sizes.get(called_name(node), 0) for node in with_bodies(model.graph.node))
 
 
 def _is_long(inferred: ModelProto) -> bool:

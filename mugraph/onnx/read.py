@@ -21,9 +21,10 @@ from mugraph.deadline import heed
 from mugraph.graph import OPAQUE, Constant, Definition, Graph, Tables
 from mugraph.onnx.bodies import BRANCHES, BodyScope, GraphBody, body_graph, fitting_bodies, readable_bodies
 from mugraph.onnx.branches import BranchTrials, IllTyped, TakenBranches, UndecidedIf, check_typed, if_name
+from mugraph.onnx.calls import expanded_nodes, node_count
 from mugraph.onnx.constants import ConstantReader
 from mugraph.onnx.endless import endless_loop
-from mugraph.onnx.inference import DeclaredOtherwise, expanded_nodes, infer
+from mugraph.onnx.inference import DeclaredOtherwise, infer
 from mugraph.onnx.integers import IntegerEvaluator
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
@@ -37,7 +38,6 @@ from mugraph.onnx.scopes import (
     name_apart,
     names_read,
     nested_tensors,
-    node_count,
     put_in_order,
 )
 from mugraph.onnx.symbols import DeclaredTypes, SymbolLearner, SymbolValues, restrictions_in_words
@@ -169,7 +169,7 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
         reader.read()
         return reader.ill_typed
 
-    trials = BranchTrials(node_count(proto.graph), tried)
+    trials = BranchTrials(node_count(proto), tried)
     while True:  # every reading but the last learns a symbol or a branch more, and there are finitely many
         reader = _GraphReader(proto, weights, opset, inferred.graph, symbols, taken)
         model = reader.read()

@@ -27,7 +27,6 @@ __all__ = [
     "nested_graphs",
     "nested_nodes",
     "nested_tensors",
-    "node_count",
     "put_in_order",
     "rename",
     "training_names",
@@ -59,11 +58,6 @@ def declarations(graph: GraphProto) -> Iterator[ValueInfoProto]:
     """What a graph and all graphs within it say of their values: those on the way, results, and what they are fed."""
     for inner in graphs_within(graph):
         yield from (*inner.value_info, *inner.output, *inner.input)
-
-
-def node_count(graph: GraphProto) -> int:
-    """The nodes of a graph and of all graphs within it."""
-    return sum(len(inner.node) for inner in graphs_within(graph))
 
 
 def nested_graphs(model: ModelProto) -> Iterator[GraphProto]:

@@ -181,5 +181,12 @@ class SizeWriter:
         if isinstance(name, WholePart):  # of what is not negative, so that rounding towards zero is rounding down
             return self.emit("Div", [self.vector((name.first,), near), self.vector((name.second,))])
         if plain_symbol(dim) == name:
-            raise NotExpressible(f"the size {name}, which is a dimension of no input")
+            return self._among_computed(dim)
         return self.vector((symbol(name),), near)
+
+    def _among_computed(self, dim: SymDim) -> str:
+        """A size of which a vector that was computed so far has an entry. Raises NotExpressible where none has."""
+        for vector, name in self.vectors.items():
+            if dim in vector:
+                return self.emit("Gather", [name, self.literal(np.asarray([vector.index(dim)], np.int64))], axis=0)
+        raise NotExpressible(f"the size {plain_symbol(dim)}, which is a dimension of no input")

@@ -21,12 +21,12 @@ from onnx import ModelProto
 from mugraph.blocks.operator import Programs
 from mugraph.files import Draft, destination, is_device, same_file
 from mugraph.graph import Graph
+from mugraph.onnx.calls import node_count
 from mugraph.onnx.emit import emit
 from mugraph.onnx.files import FileSet, content_digest, unwritable
 from mugraph.onnx.layout import SHARED, FileLayout, shared_weights
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import foreign_domains
-from mugraph.onnx.scopes import node_count
 from mugraph.onnx.weights import ModelError
 
 __all__ = ["DraftedModel", "Saved", "check_output", "copy", "open_in", "save", "to_bytes", "to_proto"]
@@ -112,7 +112,7 @@ class DraftedModel:
         self._model, self._path = model, path
         emission = emit(model, graph, programs, whole=whole)
         self._layout = FileLayout(emission, model.weights)
-        self._nodes, self._domains = node_count(emission.shell.graph), foreign_domains(emission.shell)
+        self._nodes, self._domains = node_count(emission.shell), foreign_domains(emission.shell)
         self._target = _target(path, bool(self._layout.data))
         self._files = None if self._target is None else FileSet(self._target)
         self._location, self._is_there = "", False
@@ -163,7 +163,7 @@ def copy(model: Model, path: str | Path) -> Saved:
     Raises:
         ModelError: as :func:`save`.
     """
-    data, nodes, domains = _data_files(model), node_count(model.proto.graph), foreign_domains(model.proto)
+    data, nodes, domains = _data_files(model), node_count(model.proto), foreign_domains(model.proto)
     target = _target(path, bool(data))
     if target is None:
         _write_to_device(path, model.weights.model_chunks())

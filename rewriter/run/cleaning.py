@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from mugraph.onnx import Model, dimension_in_words, open_in
+from mugraph.onnx.calls import functions_called, functions_of
 from mugraph.onnx.cleaning import Cleaned, Depth, clean
 from mugraph.terms.shape import Dim, shape_at
 from rewriter.reference import bind_shape, identical, random_inputs, sizes_that_run, without_false_claims
@@ -28,6 +29,7 @@ __all__ = [
     "Differs",
     "Idle",
     "Unclean",
+    "Unopened",
     "at_sizes_that_run",
     "clean_tasks",
     "computed",
@@ -53,7 +55,13 @@ class Idle(Unclean):
     """onnxruntime does not run the model that came on any of the inputs."""
 
 
+class Unopened(Unclean):
+    """onnxruntime does not open the model that came."""
+
+
 _RUNS_ON_NONE = "onnxruntime does not run it on inputs of the sizes that were tried"
+_SHOWN = 4
+"""Functions that a line on what was written out names."""
 _STEPS = tuple((depth, is_named) for depth in reversed(Depth) for is_named in (True, False))
 """How a model is cleaned up, and whether sizes have names then; the next one counts where a byte of its outputs differs.
 Without names it may take twice as long to load; with them onnxruntime may fuse more."""
@@ -92,10 +100,28 @@ def clean_tasks(
         since = time.monotonic()
         path = open_in(cleaned.model, cleaned.model.as_it_came, place)
         seconds, sizes = time.monotonic() - since, _sizes(task, cleaned.model)
+        remarks = (*task.remarks, *_written_out(task.model, cleaned.model))
         yield (
-            replace(task, model=cleaned.model, cleaned=cleaned, written=path, seconds_to_write=seconds, sizes=sizes),
+            replace(
+                task,
+                model=cleaned.model,
+                cleaned=cleaned,
+                written=path,
+                seconds_to_write=seconds,
+                sizes=sizes,
+                remarks=remarks,
+            ),
             partial(_compare, task, original, cleaned.model, path, until),
         )
+
+
+def _written_out(model: Model, cleaned: Model) -> Iterator[str]:
+    """A line on the functions of a model that are no calls in the clean one."""
+    called = functions_called(model.proto.graph.node, functions_of(model.proto))
+    names = sorted({name for _, name, _ in set(called).difference(functions_of(cleaned.proto))})
+    if names:
+        told = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} others" if len(names) > _SHOWN else "")
+        yield f"functions of the model are written out where they were called: {told}; --budget 0 keeps them"
 
 
 def with_true_claims(task: Task) -> Task:
@@ -231,14 +257,19 @@ def _where_alike(
 
     Raises:
         Unclean: nobody waited.
+        Unopened: onnxruntime does not open the model that came.
         RuntimeFailure: onnxruntime refuses one of them.
     """
     compared = list[str]()
     with ThreadPoolExecutor(1) as beside:  # nobody leaves before both are opened, nor while one of them runs
         opening = beside.submit(copy_context().run, partial(session_as_it_came, task.model, optimize=optimize))
-        open_elsewhere_first(task.model, cleaned, "cpu")
-        after = new_session(cleaned, spinning=False, optimize=optimize)
-        before = opening.result()
+        try:
+            open_elsewhere_first(task.model, cleaned, "cpu")
+            after = new_session(cleaned, spinning=False, optimize=optimize)
+        except RuntimeFailure:
+            _opened(opening)  # that it does not open the model that came, either, is all there is to say
+            raise
+        before = _opened(opening)
         for number, (feed, words) in enumerate(_feeds(task)):
             if not is_wanted():
                 raise Unclean("nobody waited until outputs were compared")
@@ -264,6 +295,14 @@ def session_as_it_came(model: Model, provider: str = "cpu", *, optimize: bool = 
     """A model opened where it is, not written anew. Raises RuntimeFailure."""
     source = model.weights.memory if model.path is None else model.path
     return new_session(source, provider, spinning=False, optimize=optimize)
+
+
+def _opened(opening: Future[Session]) -> Session:
+    """The session of the model that came. Raises Unopened."""
+    try:
+        return opening.result()
+    except RuntimeFailure as problem:
+        raise Unopened(f"onnxruntime cannot open the original ({problem})") from None
 
 
 def _run(session: Session, feed: Feed) -> list[np.ndarray] | None:

@@ -50,7 +50,7 @@ def decided(
         explanations: ``None`` where the run did not come to them.
     """
     task, winner = bench.task, judgement.winner
-    nodes = node_count(task.original.proto.graph)
+    nodes = node_count(task.original.proto)
     more = "" if judgement.is_interrupted or judgement.fault else "; --budget gives it more time"
     asked = task.options.explain if explanations is None else None
     unexplained = [] if asked is None else [f"--explain {asked}: the run ended before it looked at that{more}"]

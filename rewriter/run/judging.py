@@ -16,11 +16,12 @@ from rewriter.run import accept, timings
 from rewriter.run.branches import notes_on_branches
 from rewriter.run.checking import Checker, OpenedAhead, Trial
 from rewriter.run.judgement import Judgement
-from rewriter.run.original import IMPRESSION, Original, holds_bfloat16, untyped_inputs
+from rewriter.run.original import IMPRESSION, Original, untyped_inputs
 from rewriter.run.outcome import OutputError, Tried
 from rewriter.run.proposing import Incumbent, Proposal, Proposals
 from rewriter.run.quarantine import Quarantine
 from rewriter.run.searching import ModelSearch
+from rewriter.run.task import holds_bfloat16
 from rewriter.run.workbench import Workbench
 from rewriter.search.candidate import Candidate
 

@@ -24,6 +24,7 @@ from rewriter.run.cleaning import (
     Differs,
     Idle,
     Unclean,
+    Unopened,
     at_sizes_that_run,
     clean_tasks,
     fits,
@@ -43,7 +44,7 @@ from rewriter.run.referring import Ahead
 from rewriter.run.refusals import Refusals
 from rewriter.run.rules_ahead import read_ahead
 from rewriter.run.target import choose_target
-from rewriter.run.task import Task, read_task, without_previews
+from rewriter.run.task import Task, holds_bfloat16, read_task, without_previews
 from rewriter.run.workbench import Progress, Recorded, Workbench, open_workbench
 from rewriter.run.writing import ENDING, write, writing_seconds
 from rules_db.late import LateModule, import_within
@@ -212,10 +213,17 @@ def _run(task: Task, folder: Path, clock: Clock, progress: Progress, ahead: Ahea
                 return worked(task, (partial(runs, task),) if is_unrun else ())
             return worked(attempt[0], attempt[1:])
         except Unclean as problem:
+            if isinstance(problem, Unopened) and _is_for_the_cpu(task):
+                return worked(task, (), end=Judgement(message=f"{problem}: it was written unchanged"))
             reason, is_idle = "" if is_unrun else str(problem), isinstance(problem, Idle)
             if isinstance(problem, Differs) and attempt is not None:
                 refusals.add(attempt[0].model.proto, reason)
             ahead.begin_again()
+
+
+def _is_for_the_cpu(task: Task) -> bool:
+    """Whether nothing is written but what onnxruntime's CPU provider runs here; of bfloat16, which it does not, judging tells."""
+    return task.target.here and task.target.run_on == "cpu" and not holds_bfloat16(task.model.inputs.values())
 
 
 @contextmanager

@@ -6,8 +6,8 @@ A new option is a field here, the place where it acts, and a row of the table in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -294,6 +294,12 @@ class Options:
         """Whether the budget ends the run: one that only cleans up, or reads no clock, takes as long as it takes."""
         return self.searches and not self.deterministic
 
+    def narrower(self) -> Iterator[Options]:
+        """Options that differ in one thing and allow less to be written: what is written under them may be under these, too."""
+        for name, value in _LEAST.items():
+            if getattr(self, name) != value:
+                yield replace(self, **{name: value})
+
     def result_digest(self) -> str:
         """A digest of all that says which results may be written; how they are looked for and tried plays no part."""
         values = verdict_values(self)
@@ -309,6 +315,16 @@ class Options:
         later = [f"{name}={value}" for name, (value, is_default) in values.items() if not is_default and not _holds(name)]
         return digest(*first, *later)
 
+
+_LEAST: Mapping[str, Any] = {
+    "assume_finite": False,
+    "assume_attended": False,
+    "kernels": False,
+    "cpu_kernels": False,
+    "precision": 0.0,
+    "standard": True,
+}
+"""Options by the value that allows least: all that may be written with it may be with every other."""
 
 _Part = str | tuple["_Part", ...]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from mugraph.onnx import Model
-from mugraph.terms.shape import DataType, TensorType
 from rewriter.reference import Error, NoReference, NoRoom, References
 from rewriter.run import accept, timings
 from rewriter.run.background import Beside
@@ -18,10 +17,11 @@ from rewriter.run.cleaning import session_as_it_came
 from rewriter.run.footprint import loading_seconds
 from rewriter.run.judgement import Judgement
 from rewriter.run.probes import InputProbe, probes
+from rewriter.run.task import holds_bfloat16
 from rewriter.run.workbench import Workbench
 from rewriter.runtime_env import RuntimeFailure
 
-__all__ = ["IMPRESSION", "Original", "holds_bfloat16", "untyped_inputs"]
+__all__ = ["IMPRESSION", "Original", "untyped_inputs"]
 
 IMPRESSION = 1 / 40
 """Share of the budget for a first impression of a candidate's speed, and for a second on the device."""
@@ -250,7 +250,3 @@ def untyped_inputs(model: Model) -> list[str]:
         for value in model.graph.inputs
         if tables.types[value] is None and (name := tables.names[value]) is not None and name not in model.defaults
     ]
-
-
-def holds_bfloat16(types: Iterable[TensorType | None]) -> bool:
-    return any(type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in types)

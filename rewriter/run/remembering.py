@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 
 from rewriter.run.decision import Decision, decided
 from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.judging import Judge
 from rewriter.run.likeness import likeness
+from rewriter.run.options import Options
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.proposing import Incumbent
 from rewriter.run.records import MALFORMED, CandidateRecord
@@ -121,20 +123,32 @@ class Verdicts:
         self._bench, self._judge = bench, judge
         self._own = self._keys(bench.task.model.digest())
 
-    def _keys(self, model: str) -> _Keys:
+    def _keys(self, model: str, options: Options | None = None) -> _Keys:
         """The keys of what is remembered of a model.
 
         Which sizes the user's inputs tell is no option, and an earlier version took others: figures are of those alone.
 
         Args:
             model: a digest of it.
+            options: of the run that it is remembered of; this run's by default.
         """
+        options = options or self._bench.task.options
         task, ids = self._bench.task, ",".join(sorted(self._bench.rules.ids))
         told = [str(sorted((name, str(size)) for name, size in task.sizes.items()))] if task.options.data else []
         about = (task.target.environment, str(sorted(task.target.costs.items())), str(_VERSION), *told)
-        return _Keys(
-            digest(model, ids, task.options.digest(), *about), digest("incumbent", model, task.options.result_digest(), *about)
-        )
+        return _Keys(digest(model, ids, options.digest(), *about), digest("incumbent", model, options.result_digest(), *about))
+
+    @cached_property
+    def _with_less(self) -> _StoredVerdict | None:
+        """The best verified result of runs under options that allow less (:meth:`Options.narrower`): it is allowed here, too.
+
+        Nobody loses by an option what was found without it.
+        """
+        model = self._bench.task.model.digest()
+        kept = [self._stored(self._keys(model, options).incumbent) for options in self._bench.task.options.narrower()]
+        gains = [record for record in kept if record is not None and record.is_gain]
+        ratios = Speed.ratios([record.outcome.speed for record in gains])
+        return min(zip(ratios, gains, strict=True), key=itemgetter(0))[1] if gains else None
 
     @cached_property
     def _alike(self) -> _Keys | None:
@@ -150,7 +164,7 @@ class Verdicts:
         record, is_own = self._best(self._own), True
         if record is None and self._stored(self._own.incumbent) is None and self._alike is not None:
             record, is_own = self._best(self._alike), False
-        if record is None:
+        if record is None or (self._with_less is not None and _is_faster(self._with_less.outcome, record.outcome)):
             return None
         try:
             return self._replayed(record, is_own)
@@ -181,6 +195,8 @@ class Verdicts:
         if not self._bench.task.options.use_verdicts:
             return None
         record = self._stored(self._own.incumbent)
+        if self._with_less is not None and (record is None or _is_faster(self._with_less.outcome, record.outcome)):
+            record = self._with_less
         if record is None and self._alike is not None:
             record = self._stored(self._alike.incumbent)
         if record is None or not record.is_gain:

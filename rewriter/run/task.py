@@ -16,7 +16,7 @@ from mugraph.files import same_file
 from mugraph.onnx import Model, check_output, load, save
 from mugraph.onnx.cleaning import Cleaned
 from mugraph.onnx.previews import written_out
-from mugraph.terms.shape import Dim, shape_at
+from mugraph.terms.shape import DataType, Dim, TensorType, shape_at
 from rewriter.reference import InputError, bind_sizes, check_data, check_memory, choices, random_inputs
 from rewriter.run.background import in_background
 from rewriter.run.options import Options
@@ -27,7 +27,16 @@ from rules_db.library import open_presumed, presumed_rules
 from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
-__all__ = ["Task", "default_output", "names_rules", "names_within", "not_judged", "read_task", "without_previews"]
+__all__ = [
+    "Task",
+    "default_output",
+    "holds_bfloat16",
+    "names_rules",
+    "names_within",
+    "not_judged",
+    "read_task",
+    "without_previews",
+]
 
 _ALIKE = 3
 """Names that a question about an unknown one is answered with."""
@@ -194,6 +203,11 @@ def without_previews(task: Task, folder: Path) -> Task:
         assumed=tuple(assumed),
         remarks=(*task.remarks, f"{remark}; compared with that"),
     )
+
+
+def holds_bfloat16(types: Iterable[TensorType | None]) -> bool:
+    """Whether one of some types, as far as they are known, is of bfloat16."""
+    return any(type_ is not None and type_.dtype == DataType.BFLOAT16 for type_ in types)
 
 
 def default_output(model: Path, in_place: bool) -> Path:

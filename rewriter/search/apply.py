@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from mugraph.domains.base import FLOATS
-from mugraph.graph import CycleError, Definition, Graph
+from mugraph.graph import CycleError, Definition, Graph, Tables
 from mugraph.onnx.function import function_of
 from mugraph.onnx.sizes import check_sizes
 from mugraph.ops import NotExpressible, OnnxForm, Packed, get_operator
@@ -74,12 +74,18 @@ def substitute_match(match: Match, graph: Graph, plan: Plan) -> Graph | NoMatch:
 
 
 def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch | None:
-    """The reason where a plan cannot be written: an operator has no form in the opset, needs a size that nothing tells, or has an
-    attribute that does not hold its number."""
+    """The reason where a plan cannot be written: an operator has no form in the opset, needs a size that nothing tells where it
+    would stand in the file, or has an attribute that does not hold its number."""
     tables, bound = graph.tables, set(match.binding.values())
     body = tables.bodies.get(match.values[0], 0)
     leaves = (v for v, number in tables.bodies.items() if number == body and v not in tables.makers)
     told = [type_ for v in (*leaves, *graph.inputs) if (type_ := tables.types[v]) is not None]
+    place = min(_place(value, tables) for value in match.values)
+    computed = [
+        tuple(entries)
+        for v, entries in tables.sizes.items()
+        if entries.ndim == 1 and tables.bodies.get(v, 0) == body and _is_written_before(v, place, tables)
+    ]
     stack = [node for node, _ in plan.values()]
     while stack:
         node = stack.pop()
@@ -95,13 +101,26 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
                 if not all(tables.constant[value] for value in packed):
                     return NoMatch(f"{node.op} by weights that are no constant", match.values[0])
                 for dims in ((i,) if isinstance(i, SymDim) else i for i in form.inputs if isinstance(i, SymDim | tuple)):
-                    vectors = (entries for v, entries in tables.sizes.items() if tables.bodies.get(v, 0) == body)
-                    computed = (tuple(entries) for entries in vectors if entries.ndim == 1)
                     check_sizes(dims, [*told, *types], computed, opset)
         except NotExpressible as problem:
             return NoMatch(str(problem), match.values[0])
         stack += [tables.makers[v][0] for v in node.inputs if v not in bound and v in tables.makers]
     return None
+
+
+def _place(value: int, tables: Tables) -> int:
+    """The node of the file, as its number, behind which a value is written at the earliest; -1 for what nothing computes."""
+    maker = tables.makers.get(value)
+    if maker is None:
+        return -1
+    node, _ = maker
+    return node.origin if node.origin is not None else max((_place(operand, tables) for operand in node.inputs), default=-1)
+
+
+def _is_written_before(value: int, place: int, tables: Tables) -> bool:
+    """Whether a value is computed by a node of the file that stands before another one."""
+    maker = tables.makers.get(value)
+    return maker is not None and maker[0].origin is not None and maker[0].origin < place
 
 
 def _rounded_attribute(form: OnnxForm, types: Iterable[TensorType]) -> str:

@@ -2,8 +2,10 @@
 
 Where all operators of a property are entrywise, an entry of either side is one function of the variables' entries at the same
 place, to which broadcasting aligns each of them from the last axis on, however deep it stands. So an equation that holds of
-tensors without dimensions holds of all for which both sides have one shape: that which the variables broadcast to. A variable
-that one side lacks must broadcast to the shape of that side, by the property's own conditions.
+tensors without dimensions holds of all for which both sides have one shape: that which the variables broadcast to. Expand is one
+of these operators, since it broadcasts its operand to one shape more and leaves each entry what it is; so is a look-up in a
+vector, as a function of the place that is looked up. What one side broadcasts and the other lacks must broadcast to the shape of
+that side, by the property's own conditions, or these say that both sides have one shape.
 
 Where others move entries, or sum over them, both sides are evaluated on tensors whose sizes are symbols
 (:mod:`rulegen.properties.unbounded`): for each rank below that on which the operators act, and once for all ranks above, with
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from mugraph.domains.base import FLOATS, Unsupported
@@ -41,7 +43,7 @@ from mugraph.terms.shape import (
     plain_symbol,
     symbol,
 )
-from mugraph.terms.term import AttrValue, Term, binding_of, substitute, variables, walk
+from mugraph.terms.term import AttrValue, Term, binding_of, make, substitute, variables, walk
 from rulegen.properties.cases import Case
 from rulegen.properties.parameters import attribute_choices, quantized_variables, stated_types
 from rulegen.properties.symbolic import examined
@@ -103,35 +105,77 @@ def validate_everywhere(axiom: Axiom, steps: int) -> SizesEvidence:
     Args:
         steps: typings of terms that the search may ask for, 0.1 to 0.5 ms each.
     """
+    sides = [_at_one_place(side, axiom.conditions) for side in (axiom.left, axiom.right)]
     try:
-        return SizesEvidence(_of_numbers(axiom) if _is_entrywise(axiom) else _of_places(axiom, _Steps(steps)))
+        if None in sides or not variables([axiom.left, axiom.right]):
+            return SizesEvidence(_of_places(axiom, _Steps(steps)))
+        return SizesEvidence(_of_numbers(axiom, *(side for side in sides if side is not None)))
     except _OutOfSteps:
         return SizesEvidence(everywhere=False, decided=False)
 
 
-def _of_numbers(axiom: Axiom) -> bool:
+@dataclass(frozen=True)
+class _BroadcastEntry:
+    """An entry of a term of entrywise operators.
+
+    Attributes:
+        value: the entry as a term of the variables' entries at its place; a vector in which is looked up stands in it whole.
+        parts: what is broadcast to the shape of the term: variables, and ``Ones`` of shapes.
+    """
+
+    value: Term
+    parts: frozenset[Term]
+
+
+def _at_one_place(term: Term, conditions: Sequence[Condition]) -> _BroadcastEntry | None:
+    """The entry of a term; ``None`` where other operators are in it than entrywise ones."""
+    if term.is_var or term.op == "Const":
+        return _BroadcastEntry(term, frozenset({term} if term.is_var else ()))
+    looks_up = term.op == "Gather" and implied(Condition("vector", (term.inputs[0],)), conditions)
+    if not (looks_up or term.op == "Expand" or traits_of(term.op).entrywise is not None):
+        return None
+    found = [_at_one_place(operand, conditions) for operand in term.inputs[looks_up:]]
+    operands = [entry for entry in found if entry is not None]
+    if len(operands) < len(found):
+        return None
+    parts = frozenset[Term]().union(*(entry.parts for entry in operands))
+    if term.op == "Expand":
+        return _BroadcastEntry(operands[0].value, parts | {make("Ones", [], term.attrs)})
+    values = [entry.value for entry in operands]
+    return _BroadcastEntry(make(term.op, [*term.inputs[:looks_up], *values], term.attrs, term.out), parts)
+
+
+def _of_numbers(axiom: Axiom, left: _BroadcastEntry, right: _BroadcastEntry) -> bool:
     """The argument of entrywise operators."""
-    if not all(implied(c, axiom.conditions) for c in _one_shape(axiom)):
+    if not _have_one_shape(axiom, left, right):
         return False
+    if left.value is right.value:
+        return True
+    about: list[Condition] = []
+    for condition in (c for c in axiom.conditions if c.guard.of_values or not c.terms()):
+        entries = {term: _at_one_place(term, axiom.conditions) for term in condition.terms()}
+        if None in entries.values():
+            return False
+        arguments = [entries[a] if isinstance(a, Term) else a for a in condition.arguments]
+        about.append(Condition(condition.predicate, tuple(a.value if isinstance(a, _BroadcastEntry) else a for a in arguments)))
+    numbers = replace(axiom, left=left.value, right=right.value, conditions=tuple(about))
     stated = stated_types(axiom)
-    types = {name: TensorType(stated.get(name, DataType.FLOAT), ()) for name in axiom.variables}
+    types = {name: TensorType(stated.get(name, DataType.FLOAT), ()) for name in numbers.variables}
     if not {type_.dtype for type_ in types.values()} <= FLOATS | {DataType.BOOL}:
         return False
-    choices = list(attribute_choices(axiom))
-    return bool(choices) and all(examined(axiom, Case(types, attrs)) is Verdict.PROVED for attrs in choices)
+    choices = list(attribute_choices(numbers))
+    return bool(choices) and all(examined(numbers, Case(types, attrs)) is Verdict.PROVED for attrs in choices)
 
 
-def _is_entrywise(axiom: Axiom) -> bool:
-    """Whether operators without places are all that there is, at least one of them, and of variables."""
-    terms = [term for term in walk([axiom.left, axiom.right]) if not (term.is_var or term.op == "Const")]
-    return bool(axiom.variables) and bool(terms) and all(traits_of(term.op).entrywise is not None for term in terms)
-
-
-def _one_shape(axiom: Axiom) -> Iterator[Condition]:
-    """What must hold for both sides to have one shape."""
-    for side, other in ((axiom.left, axiom.right), (axiom.right, axiom.left)):
-        there = set(variables([other]))
-        yield from (Condition("fits", (variable, other)) for variable in variables([side]) if variable not in there)
+def _have_one_shape(axiom: Axiom, left: _BroadcastEntry, right: _BroadcastEntry) -> bool:
+    """Whether both sides are broadcast to one shape, if one of them is well-typed."""
+    if implied(Condition("same_shape", (axiom.left, axiom.right)), axiom.conditions):
+        return True
+    return all(
+        any(implied(Condition("fits", (part, whole)), axiom.conditions) for whole in (root, *other.parts))
+        for one, root, other in ((left, axiom.right, right), (right, axiom.left, left))
+        for part in one.parts - other.parts
+    )
 
 
 def _of_places(axiom: Axiom, steps: _Steps) -> bool:

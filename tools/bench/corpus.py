@@ -318,7 +318,7 @@ def _made(name: str, tool: Tool, source: Path, target: Path) -> tuple[Row, Path 
 
 def count_all(path: Path) -> int:
     """Nodes of a model file, those of bodies among them."""
-    return node_count(load(path, check=False).proto.graph)
+    return node_count(load(path, check=False).proto)
 
 
 _COLUMNS = ("model", "tool", "nodes", "MB", "load ms", "peak MB", "bits", "ratio to onnxruntime", "verdict", "s")

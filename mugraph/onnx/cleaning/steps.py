@@ -8,7 +8,9 @@ from enum import IntEnum
 from onnx import ModelProto
 
 from mugraph.deadline import heed
+from mugraph.onnx.calls import node_count
 from mugraph.onnx.cleaning.absorbing import absorb
+from mugraph.onnx.cleaning.calling import without_calls
 from mugraph.onnx.cleaning.constants import lift_constants, merge_constants
 from mugraph.onnx.cleaning.declaring import declare_sizes
 from mugraph.onnx.cleaning.folding import Evaluate, fold_constants
@@ -52,7 +54,7 @@ class Cleaned:
 
     Attributes:
         model: as if it had been read from a file of its own; its weights are where they were.
-        nodes_before, nodes_after: of the main graph and all bodies.
+        nodes_before, nodes_after: as :func:`mugraph.onnx.calls.node_count` counts.
         room: bytes that types of values may take.
     """
 
@@ -73,25 +75,26 @@ class Cleaned:
 def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cleaned | None:
     """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
 
-    Constant nodes become initializers, and equal constants one. What depends on constants alone is computed, where the file
-    does not grow by it and the node is none of quantisation. Identities go, equal nodes that draw no random numbers become one,
-    and Ifs whose condition is known become their branch, also within bodies. What no output needs goes. Functions of the model
-    are left as they are, as are models with training information. What the file has become smaller by is there for types of
-    values (:meth:`Cleaned.with_names`).
+    Calls of the model's functions are written out, as runtimes do. Constant nodes become initializers, and equal constants one.
+    What depends on constants alone is computed, where the file does not grow by it and the node is none of quantisation.
+    Identities go, equal nodes that draw no random numbers become one, and Ifs whose condition is known become their branch, also
+    within bodies. What no output needs goes. Models with training information are left as they are. What the file has become
+    smaller by is there for types of values (:meth:`Cleaned.with_names`).
 
     Args:
         evaluate: computes what is constant.
     """
     if model.proto.training_info:
         return None
-    before = _Totals.of(model.proto, model.weights)
+    source, came = without_calls(model), _Totals.of(model.proto, model.weights)
+    before = _Totals.of(source.proto, model.weights)
     for actual, slack in ((depth, _SLACK), (depth, 0), (Depth.PLAIN, 0)):
-        clean_model = _rounds(model, evaluate, actual, slack)
+        clean_model = _rounds(source, evaluate, actual, slack)
         after = _Totals.of(clean_model.proto, model.weights)
         if after.size <= before.size:
-            if after == before:
+            if after == before and source is model:
                 return None
-            return Cleaned(clean_model, before.nodes, after.nodes, before.size - after.size)
+            return Cleaned(clean_model, before.nodes, after.nodes, max(0, came.size - after.size))
     return None
 
 
@@ -151,7 +154,7 @@ class _Totals:
     """How large a model is.
 
     Attributes:
-        nodes: of the main graph and all bodies.
+        nodes: of the main graph and all bodies, as :func:`mugraph.onnx.calls.node_count` counts.
         constants: initializers of these.
         functions: of the model.
         size: bytes with all weights.
@@ -164,11 +167,10 @@ class _Totals:
 
     @staticmethod
     def of(proto: ModelProto, weights: Weights) -> _Totals:
-        graphs = list(graphs_within(proto.graph))
         stored = sum(weights.size_of(tensor) for tensor in proto.graph.initializer if is_stored(tensor))
         return _Totals(
-            sum(len(graph.node) for graph in graphs),
-            sum(len(graph.initializer) for graph in graphs),
+            node_count(proto),
+            sum(len(graph.initializer) for graph in graphs_within(proto.graph)),
             len(proto.functions),
             proto.ByteSize() + stored,
         )

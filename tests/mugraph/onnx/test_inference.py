@@ -13,7 +13,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 
 from mugraph.limited import LimitExceeded, run_limited
-from mugraph.onnx import ModelError, inference, load
+from mugraph.onnx import ModelError, inference, load, node_count
+from mugraph.onnx.calls import expanded_nodes
 from mugraph.onnx.scopes import nested_nodes
 from tests.support.models import FLOAT, build, values
 
@@ -55,12 +56,13 @@ def of_length(*sizes: int) -> ModelProto:
 
 
 def test_functions_that_double_are_counted() -> None:
-    assert inference.expanded_nodes(doubling(0)) == 1
-    assert inference.expanded_nodes(doubling(3)) == 1 + 2 + 4 + 8
-    assert inference.expanded_nodes(doubling(29)) == 2**30 - 1
+    assert expanded_nodes(doubling(0)) == 1
+    assert expanded_nodes(doubling(3)) == 1 + 2 + 4 + 8
+    assert expanded_nodes(doubling(29)) == 2**30 - 1
+    assert [node_count(doubling(length)) for length in (0, 3, 29)] == [1, 8, 2**29]
     circle = doubling(2)
     circle.functions[0].node[0].op_type, circle.functions[0].node[0].domain = "twice1", OWN
-    assert inference.expanded_nodes(circle) == float("inf")
+    assert expanded_nodes(circle) == float("inf")
 
 
 @pytest.mark.parametrize("length", [29, 2000])

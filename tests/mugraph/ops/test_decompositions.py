@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +13,9 @@ import pytest
 from mugraph.domains import FiniteField, Real
 from mugraph.ops import REGISTRY, Operator, get_operator
 from mugraph.ops.interp import evaluate, infer_types, taken_apart
-from mugraph.terms.shape import DataType, ShapeError, TensorType
+from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, TensorType, Undecided, symbol
 from mugraph.terms.term import Term, walk
-from tests.support.samples import parse_sample
+from tests.support.samples import applications, parse_sample, random_numbers
 
 SAMPLES = (
     "Gelu[approximate='none'](x) | x:[3,4]",
@@ -92,6 +94,77 @@ def test_what_is_no_choice_of_one_entry_is_not_taken_apart(types: str) -> None:
         get_operator("ScatterElements").decompose(term.attrs, operands)
     named = {operand.name: type_ for operand, type_ in zip(term.inputs, operands, strict=True)}
     assert taken_apart([term], named) == [term]
+
+
+def _other_sizes(types: list[TensorType]) -> Iterator[list[TensorType]]:
+    """Types with another size: of one axis, of all that have the same; with an axis more or less; with sizes that a run tells."""
+
+    def sized(size: Dim, chosen: Callable[[int, int], bool]) -> list[TensorType]:
+        return [
+            TensorType(t.dtype, tuple(size if chosen(place, axis) else dim for axis, dim in enumerate(t.shape)))
+            for place, t in enumerate(types)
+        ]
+
+    def sides(place: int, shape: Shape) -> list[TensorType]:
+        return [TensorType(t.dtype, shape) if other == place else t for other, t in enumerate(types)]
+
+    for place, type_ in enumerate(types):
+        for axis, given in enumerate(type_.shape):
+            for size in (1, 2, 3, symbol("n")):
+                yield sized(size, lambda p, a, here=(place, axis): (p, a) == here)  # type: ignore[misc]
+                yield sized(size, lambda p, a, given=given: types[p].shape[a] == given)  # type: ignore[misc]
+        yield sides(place, (1, *type_.shape))
+        yield from [sides(place, type_.shape[1:])] if type_.rank else []
+
+
+def _left_whole(record: Operator) -> Iterator[tuple[Term, list[TensorType]]]:
+    """Applications that a record takes, and does not take apart at their sizes."""
+    for term, given in applications(record):
+        for types in (given, *_other_sizes(given)):
+            with contextlib.suppress(ShapeError, Undecided):
+                record.types(term.attrs, types)
+                try:
+                    record.decompose(term.attrs, types)
+                except ShapeError:
+                    yield term, [type_.at({"n": 3}) for type_ in types]
+
+
+def _check_all_read(record: Operator) -> int:
+    """Every operand tells a result where an operator is left whole, since :func:`~mugraph.ops.interp.unread` names none there.
+
+    Returns how many applications it was asked of.
+    """
+    left, count = list(_left_whole(record)), 0
+    for term, types in left:
+        runs = []
+        for seed in range(8):
+            with contextlib.suppress(ValueError, IndexError):  # places that are not there
+                operands = random_numbers(types, seed)
+                runs.append((operands, record.run(Real(), term.attrs, operands)))
+        if len(runs) < 2:
+            continue
+        (given, results), *others = runs
+        for place, type_ in enumerate(types):
+            changed = [[*given[:place], other[place], *given[place + 1 :]] for other, _ in others]
+            found = [record.run(Real(), term.attrs, operands) for operands in changed]
+            same = all(np.array_equal(a, b) for result in found for a, b in zip(result, results, strict=True))
+            assert not same, f"{term} of {types} does not read {type_}, operand {place}"
+        count += 1
+    assert count or not left, f"nothing tells what {record.name} reads"
+    return count
+
+
+def test_what_is_not_taken_apart_reads_all_of_its_operands() -> None:
+    """A runtime may read an operand of which no result is computed here; what is left whole would be equal without it."""
+    decomposed = [record for record in REGISTRY.values() if record.decomposition is not None and not record.elementwise]
+    assert sum(map(_check_all_read, decomposed)) > 0
+
+
+def test_an_operand_that_is_not_read_is_noticed() -> None:
+    scatter = get_operator("ScatterElements")
+    keeping = replace(scatter, evaluate=lambda domain, attrs, inputs: (inputs[0],))
+    with pytest.raises(AssertionError, match="does not read int64"):
+        _check_all_read(keeping)
 
 
 def test_a_record_without_a_decomposition_says_so() -> None:

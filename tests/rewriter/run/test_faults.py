@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnx import numpy_helper
 from onnx.parser import parse_model
 
 from mugraph.onnx import ModelError
@@ -151,6 +152,20 @@ def test_an_original_that_the_runtime_refuses_is_its_failure(tmp_path: Path, mon
     outcome = run(tmp_path)
     assert outcome.fault is None
     assert outcome.message == "onnxruntime cannot run the original on test inputs (NOT_IMPLEMENTED): it was written unchanged"
+
+
+@pytest.mark.parametrize("budget", [{"budget": 20}, {"clean": True}, {"deterministic": True}], ids=str)
+def test_an_original_that_does_not_load_is_said_to_whatever_was_asked_for(tmp_path: Path, budget: dict[str, Any]) -> None:
+    """It was searched to the end, and 'no candidate is cheaper': that a clean model does not load stood in a note."""
+    model = parse_model("""
+        <ir_version: 10, opset_import: ["" : 17]>
+        g (float[4,4] x) => (float[4,4] y) { a = Identity(x) b = MatMul(a, w) y = Tanh(b) }""")
+    model.graph.initializer.append(numpy_helper.from_array(np.eye(4), "w"))  # of doubles
+    onnx.save(model, tmp_path / "m.onnx")
+    outcome = optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", provider="cpu", **budget)
+    assert outcome.message.startswith("onnxruntime cannot open the original (") and "m.onnx" in outcome.message
+    assert outcome.message.endswith("it was written unchanged") and outcome.fault is None and not outcome.improved
+    assert (tmp_path / "o.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
 
 
 def test_an_original_that_runs_on_the_users_inputs_alone_is_compared_on_those(tmp_path: Path) -> None:

@@ -62,6 +62,45 @@ def test_a_search_that_finds_nothing_does_not_lose_what_another_found(
     assert not run(source, out, budget=15, use_verdicts=False).improved
 
 
+MORE = [{"cpu_kernels": True}, {"precision": 5e-6}]
+
+
+@pytest.mark.parametrize("more", MORE, ids=str)
+def test_what_was_found_without_an_option_that_allows_more_is_not_lost_by_it(
+    source: Path, tmp_path: Path, timing: dict[str, Any], finds: dict[str, bool], more: dict[str, Any]
+) -> None:
+    """With --cpu-kernels and a small budget a model was kept that was 1.2 times as fast without."""
+    out = tmp_path / "out.onnx"
+    assert run(source, out, budget=20).improved
+    finds["anything"] = False
+    for budget in (90, 90, 120):
+        again = run(source, out, budget=budget, **more)
+        assert again.improved and "Neg" not in ops(out)
+        assert not any("no kernels in C were tried" in note for note in again.notes if "cpu_kernels" in more)
+
+
+def test_what_was_found_without_an_option_is_taken_where_a_verdict_knows_of_nothing(
+    source: Path, tmp_path: Path, timing: dict[str, Any], finds: dict[str, bool]
+) -> None:
+    out = tmp_path / "out.onnx"
+    finds["anything"] = False
+    assert not run(source, out, budget=20, cpu_kernels=True).improved
+    finds["anything"] = True
+    assert run(source, out, budget=20).improved
+    finds["anything"] = False
+    assert run(source, out, budget=20, cpu_kernels=True).improved
+
+
+@pytest.mark.parametrize("less", [{"standard": True}, {"assume_finite": False}, {"assume_attended": False}], ids=str)
+def test_what_was_found_with_an_option_that_allows_more_is_not_taken_without(
+    source: Path, tmp_path: Path, timing: dict[str, Any], finds: dict[str, bool], less: dict[str, Any]
+) -> None:
+    out = tmp_path / "out.onnx"
+    assert run(source, out, budget=20).improved
+    finds["anything"] = False
+    assert not run(source, out, budget=20, **less).improved
+
+
 def test_noise_does_not_take_away_what_was_measured(source: Path, tmp_path: Path, timing: dict[str, Any]) -> None:
     out = tmp_path / "out.onnx"
     first = run(source, out, budget=20)

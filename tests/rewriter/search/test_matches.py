@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from onnx.parser import parse_model
+from onnxruntime import InferenceSession
 
-from mugraph.onnx import load
+from mugraph.onnx import load, to_proto
 from rewriter.search import matcher as matcher_module
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Expansion
@@ -73,6 +75,33 @@ def test_a_size_that_nothing_tells_is_no_candidate(made: str, refused: bool) -> 
     outcomes = [moves.matches.pool.apply(match, graph) for match in sites]
     reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, NoMatch)]
     assert outcomes and any("a dimension of no input" in reason for reason in reasons) is refused
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "gathers"),
+    [("s = Shape(z)", "", 0), ("w = Concat<axis = 1>(z, z) s = Shape(w)", "", 1), ("", "s = Shape(z)", None)],
+    ids=["a vector", "an entry of a vector", "a vector that is computed too late"],
+)
+def test_a_size_is_told_by_what_is_computed_before(before: str, after: str, gathers: int | None) -> None:
+    """One that the file computes only behind its reader was taken for told, and the candidate could not be written."""
+    spread = rule("Add(X, Y)", "Add(Expand[shape=(k,n)](X), Y)", "X:[1,n] Y:[k,n]")
+    head = (
+        '<ir_version: 10, opset_import: ["" : 20]> g (float[n,4] x, bool[n] kept, float[1,4] row) => (float[k,4] y, int64[2] s)'
+    )
+    proto = parse_model(f"{head} {{ z = Compress<axis: int = 0>(x, kept) {before} y = Add(row, z) {after} }}")
+    model = load(proto)
+    moves = moves_of([spread])
+    sites = moves.sites(moves.start(model.graph), direction_of(moves, spread))
+    outcomes = [moves.matches.pool.apply(match, model.graph) for match in sites]
+    assert any("a dimension of no input" in str(outcome) for outcome in outcomes) is (gathers is None)
+    x, row = np.arange(12, dtype=np.float32).reshape(3, 4), np.ones((1, 4), np.float32)
+    for candidate in (outcome for outcome in outcomes if not isinstance(outcome, NoMatch)):
+        written = to_proto(model, candidate)
+        if any(node.op_type == "Expand" and node.input[0] == "row" for node in written.graph.node):
+            assert [node.op_type for node in written.graph.node].count("Gather") == gathers
+        sessions = [InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]) for m in (proto, written)]
+        one, other = (session.run(None, {"x": x, "kept": np.array([True, False, True]), "row": row}) for session in sessions)
+        assert all(map(np.array_equal, one, other))
 
 
 def test_guards_are_decided_once_a_match(monkeypatch: pytest.MonkeyPatch) -> None:
