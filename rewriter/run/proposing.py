@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,8 +36,8 @@ _EARLY = 0.4
 """Share of the budget after which the search is left for a first trial, however far it has come."""
 _BETTER = 0.99
 """Share of the price of what is about to be tried at which another is tried in its place."""
-_PATIENCE = 2.0
-"""How many times what it is foreseen to take a glance at kernels may take."""
+_PATIENCE, _LEISURE = 2.0, 0.1
+"""How many times what it is foreseen to take a glance at kernels may take, or which share of what is left of the time."""
 _CURIOSITY = 0.1
 """Share of the budget in which what a search met besides its best candidate is measured, before another begins."""
 _REMEMBERED = 1000
@@ -492,7 +491,7 @@ class Proposer:
         Of what the time did not allow to tune, a time is known for the price of compiling, which a trial end to end has to pay
         anyhow; and a kernel that takes four times what the model says costs no trial. A glance that does not fit would learn
         nothing, and keep the processes that compile from what is tried: before there is anything to end the run with, it may take
-        twice what it is foreseen to.
+        twice what it is foreseen to, or a tenth of what is left.
         """
         bench, clock = self._bench, self._bench.clock
         if searched.better:
@@ -500,8 +499,9 @@ class Proposer:
         while searched.better and not searched.interrupted and clock.room("glance", *_AFTER_SEARCH) > 0:
             if not bench.is_quiet(*_AFTER_SEARCH):
                 break
-            most = math.inf if clock.has_accepted else time.monotonic() + _PATIENCE * clock.needed("glance")
-            if not bench.kernels.glance(searched.better[0], min(clock.end(*_AFTER_SEARCH), most)):
+            end, now = clock.end(*_AFTER_SEARCH), time.monotonic()
+            most = max(_PATIENCE * clock.needed("glance"), _LEISURE * (end - now))
+            if not bench.kernels.glance(searched.better[0], end if clock.has_accepted else min(end, now + most)):
                 break
             searched = self._ordered(search, searched)
         return searched
