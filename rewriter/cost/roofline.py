@@ -110,11 +110,10 @@ def _node_microseconds(device: Device, op: str, attrs: Attrs, operands: tuple[Te
             continue
         done.add((term.op, term.attrs, term.inputs))
         inner = operand_types(term, types)
-        record = get_operator(term.op)
         share = 1.0
         if attends and types[term].rank == 4:
             share = _ATTENTION / (_seen_tiles(_whole(outputs[0].shape[-2])) if causal else 1.0)
-        compute += _compute(device, term.op, {**record.defaults, **dict(term.attrs)}, inner, [types[term]]) / share
+        compute += _compute_within(device, term, inner, [types[term]]) / share
     # The projection, the split into heads, attention itself; a bias of the projections beside attention takes another.
     kernels = operator.runtime.kernels + ("bias" in full.get("given", ()))
     extra = (kernels - 1) * (device.launch + device.latency)
@@ -125,6 +124,17 @@ def _node_microseconds(device: Device, op: str, attrs: Attrs, operands: tuple[Te
     return (_kernel(device, compute, _traffic(op, operands, outputs) / _STREAM) + extra) * _over_line(
         device, op, operands, compute
     )
+
+
+def _compute_within(device: Device, term: Term, operands: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
+    """As :func:`_compute`, of a term within what an operator decomposes to: of a composite by what that decomposes to."""
+    record = get_operator(term.op)
+    if not record.composite:
+        return _compute(device, term.op, {**record.defaults, **dict(term.attrs)}, operands, outputs)
+    roots = record.decompose(term.attrs, operands)
+    types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
+    inner = dict.fromkeys(each for each in walk(roots) if each.inputs)
+    return sum(_compute_within(device, each, operand_types(each, types), [types[each]]) for each in inner)
 
 
 def _repeated(device: Device, product: Term, types: Mapping[Term, TensorType]) -> float:

@@ -208,10 +208,21 @@ class CpuKernels(CustomKernels):
     def _scheduled(self, kernel: Kernel, refused: Collection[tuple[Schedule, ...]] = ()) -> Scheduled:
         """The best schedules that the store knows, else those that look best. Raises InvalidBlock and Undecided."""
         known = [each.schedules for each in self._usable(kernel)]
-        for schedules in (*known, *self._schedules(kernel, _TRIALS)):
+        for schedules in (*known, *self._looking_best(kernel)):
             if schedules not in refused:
                 return Scheduled.one(kernel, *schedules)
         raise InvalidBlock(f"kernel {kernel.label}: none of its schedules can be used")
+
+    def _looking_best(self, kernel: Kernel) -> list[tuple[Schedule, ...]]:
+        """The schedules that are worth a trial, first one in parts where these are sure to gain."""
+        whole = self._schedules(kernel, _TRIALS)
+        if self._gain_in_parts(kernel, self.sizes) < _SURE:
+            return whole
+        packs = self._with_constants(Scheduled.one(kernel, *whole[0])).packs_weights
+        if self._gain_in_parts(kernel, self.sizes, stored=packs) < _SURE:
+            return whole
+        in_parts = [Scheduled.one(kernel, *each).in_parts(MOST_PARTS) for each in self._schedules(kernel, 1, True)]
+        return [*(each.variants.schedules[0] for each in in_parts), *whole]
 
     def _parts_of(self, kernel: Kernel) -> tuple[int, ...]:
         """The parts of numbers that a kernel's products may have."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from mugraph.blocks.operator import KERNEL, kernel_attrs
 from mugraph.ops import get_operator
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, ShapeError, TensorType
@@ -14,6 +15,7 @@ from mugraph.terms.term import Term, make_attrs, walk
 from mugraph.terms.text import parse_term, parse_type
 from rewriter.cost import DEVICES, CostModel, ProfileStore, roofline
 from rewriter.cost.roofline import node_microseconds
+from rewriter.kernels.fuse.lower import lower
 from tests.support.graphs import Builder
 from tools.ship.probe import Probe, probes
 
@@ -52,6 +54,16 @@ def _parts(term: Term, types: Sequence[TensorType]) -> list[tuple[Term, list[Ten
             beside = next((known[i].dtype for i in part.inputs if i.op != "Const" and known[i].dtype != DataType.BOOL), None)
             found.append((part, [TensorType(beside, ()) if i.op == "Const" and beside else known[i] for i in part.inputs]))
     return found
+
+
+def test_a_composite_within_a_kernel_costs_its_products() -> None:
+    """A kernel whose body is attention takes as long as its two products at least, 0.4 GFLOP each."""
+    types = {name: parse_type("float[1,512,384]") for name in "qkv"}
+    attrs = "given=(),mask_filter_value=-10000.0,num_heads=6,present=false,scale=1.0,unidirectional=false"
+    kernel = lower("attention", types, [("y", parse_term(f"MultiHeadAttention[{attrs}](q, k, v)"))])
+    cpu, products = DEVICES["cpu"], 2 * 2 * 6 * 512 * 512 * 64
+    taken = node_microseconds(cpu, KERNEL, kernel_attrs(kernel), list(types.values()))
+    assert cpu.microseconds(products, 0, DataType.FLOAT) <= taken <= 2 * cpu.microseconds(products, 0, DataType.FLOAT)
 
 
 @pytest.mark.parametrize("device", ["cpu", "t4", "h200"])

@@ -411,6 +411,18 @@ def test_a_kernel_without_stored_weights_has_no_parts(tmp_path: Path, gaining: L
     kernels.close()
 
 
+@pytest.mark.parametrize("weights", [True, False])
+def test_what_was_not_timed_has_parts_where_they_are_sure_to_gain(tmp_path: Path, gaining: Level, weights: bool) -> None:
+    constants = {name: x for name, x in random_inputs(PRODUCT, 0, {"m": 37}).items() if name != "x"} if weights else {}
+    _, graph = with_kernel(PRODUCT, weights=constants)
+    kernels = kernels_for(ProfileStore(tmp_path / "profile.sqlite", "a processor | cpu"), {"m": 37}, tmp_path / "objects")
+    kernels.foresee(graph)
+    assert kernels.glance(graph, 0.0) is False, "there is no time to time anything"
+    assert kernels.compile(graph) == []
+    assert kernels.programs[PRODUCT].variants.schedules[0][0].parts == (3 if weights else 1)
+    kernels.close()
+
+
 GAINS = {
     (128, 512, 512): 1.45,
     (128, 512, 2048): 1.73,
