@@ -23,6 +23,7 @@ from modeldiff.sides import ComparedModel
 from mugraph.deadline import Deadline
 from mugraph.graph import Node
 from mugraph.onnx import Model, load
+from mugraph.onnx.cleaning.calling import without_calls
 from mugraph.order import operands_first
 from mugraph.terms.shape import DataType, Dim
 from rewriter.reference import Error, InputError, compare, worst
@@ -161,7 +162,7 @@ def compare_models(
         progress(line)
 
     told("reading both models")
-    models = load(before), load(after)
+    models = without_calls(load(before)), without_calls(load(after))
     if len(models[0].graph.outputs) != len(models[1].graph.outputs):
         first, second = (len(model.graph.outputs) for model in models)
         raise InputError(f"{after} has {second} outputs, and {before} has {first}: nothing can be compared")

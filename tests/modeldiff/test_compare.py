@@ -10,10 +10,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import NodeProto, numpy_helper
+from onnx.parser import parse_model
 
 from modeldiff.compare import Equality, ModelComparison, compare_models
 from modeldiff.distance import distance
 from rewriter.reference import InputError
+from tests.support.compared import compared as compared_models
 from tests.support.compared import text_of, written
 from tests.support.runs import block, lora
 
@@ -85,6 +87,18 @@ def test_what_rules_say_is_proved(before: str, after: str, tmp_path: Path) -> No
     (region,) = comparison.regions
     (known,) = [known for _, known in region.claims]
     assert known.rule is not None and known.rule.certificate.instances
+
+
+def test_what_is_within_functions_is_compared(tmp_path: Path) -> None:
+    """It is by a rule that two Transposes are none, in a function or where it was called; as wholes calls can be tested alone."""
+    function = '<domain: "local", opset_import: ["" : 17]> f (a) => (d) { b = Transpose<perm = [1,0]>(a) c = Exp(b) d = %s(c) }'
+    called = "g (float[4,8] x) => (float[4,8] y) { t = local.f(x) y = Transpose<perm = [1,0]>(t) }"
+    written_out = "g (float[4,8] x) => (float[4,8] y) { e = Exp(x) y = Neg(e) }"
+    head = '<ir_version: 9, opset_import: ["" : 17, "local" : 1]>'
+    after = parse_model(f"{head} {written_out}")
+    for operator, verdict in (("Neg", Equality.PROVED), ("Abs", Equality.DIFFERENT)):
+        comparison = compared_models(tmp_path, parse_model(f"{head} {called} {function % operator}"), after)
+        assert comparison.verdict is verdict, text_of(comparison)
 
 
 def test_a_proof_needs_its_guards(tmp_path: Path) -> None:
