@@ -23,7 +23,7 @@ from rewriter.run.sealed_kernels import seal_kernels
 from rewriter.search.ranges import Assumption
 from tools.fuzz.conditioning import TakesTooLong, processor_seconds, rounding_errors, within_rounding
 from tools.fuzz.fates import CaseReport, Fate, origin_of
-from tools.fuzz.running import CannotRun, Outputs, drawn, is_for_cuda, run, session, tolerance
+from tools.fuzz.running import CannotRun, Outputs, at_sizes, computed, drawn, is_for_cuda, run, session, tolerance
 
 __all__ = [
     "EMPTY",
@@ -224,9 +224,12 @@ def _compared(originals: Originals, written: bytes) -> Verdict | None:
         try:
             actual = run(written, feed, optimize=not breaks)
         except CannotRun as problem:
-            if kind not in (EMPTY, EMPTY_UNFITTING) or not _same_without_optimisers(written, feed, without):
+            if kind in (EMPTY, EMPTY_UNFITTING) and _same_without_optimisers(written, feed, without):
+                own = own or (Fate.RUNTIME, f"its optimisers break the written model on {kind} inputs: {problem}")
+            elif misshapen := _misshapen(originals.model, feed):
+                own = own or (Fate.RUNTIME, f"on {kind} inputs {misshapen}")
+            else:
                 return Fate.LOST, f"does not run on {kind} inputs: {problem}"
-            own = own or (Fate.RUNTIME, f"its optimisers break the written model on {kind} inputs: {problem}")
             continue
         for position, (one, a, b) in enumerate(zip(actual, without, optimized, strict=True)):
             yardstick = originals.yardstick(kind, position)
@@ -235,14 +238,46 @@ def _compared(originals: Originals, written: bytes) -> Verdict | None:
             disagree = not yardstick.accepts(b, a)
             excused = disagree and yardstick.accepts(_output_without_optimisers(written, feed, position), a)
             if not yardstick.accepts(one, a, b) and not excused:
-                told = f"on {kind} inputs: output {position}, {far(one, a)}"
-                fate = originals.fate_by_rounding(kind, position, one, a, b)
-                if fate is not Fate.ILL_CONDITIONED:
+                fate, told = _misfit(originals, kind, position, one, a, b)
+                if fate not in (Fate.ILL_CONDITIONED, Fate.RUNTIME):
                     return fate, told
                 own = own or (fate, told)
             if own is None and disagree:
                 own = Fate.RUNTIME, f"its optimisers change the original on {kind} inputs: output {position}, {far(b, a)}"
     return own
+
+
+def _misfit(originals: Originals, kind: str, position: int, actual: Any, *own: Any) -> Verdict:
+    """What is told of an output that is none of what the original gives as a whole.
+
+    The runtime's own is what its optimisers make of the original's output where no other stands beside it: whether they change
+    what it computes may depend on who else reads a value. So is an output of which a part has other sizes than ONNX gives it.
+    """
+    feed, _ = originals.plain[kind]
+    told, where = f"output {position}, {far(actual, own[0])}", f"on {kind} inputs"
+    if originals.yardstick(kind, position).accepts(actual, originals.optimized_alone(kind, position)):
+        return Fate.RUNTIME, f"its optimisers change the original where an output is alone {where}: {told}"
+    if misshapen := _misshapen(alone(originals.model, position), feed):
+        return Fate.RUNTIME, f"{where} {misshapen}"
+    return originals.fate_by_rounding(kind, position, actual, *own), f"{where}: {told}"
+
+
+def _misshapen(model: bytes, feed: Feeds) -> str:
+    """A value of a model whose sizes onnxruntime has otherwise than ONNX, without optimisers; empty where there is none."""
+    proto = onnx.ModelProto.FromString(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(at_sizes(proto, feed), strict_mode=True, data_prop=True).graph
+        values = computed(proto, feed)
+    except (CannotRun, onnx.shape_inference.InferenceError):
+        return ""
+    for value in (*inferred.value_info, *inferred.output):
+        tensor, one = value.type.tensor_type, values.get(value.name)
+        if not tensor.HasField("shape") or not isinstance(one, np.ndarray | np.generic):
+            continue
+        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if len(sizes) != one.ndim or any(size not in (None, own) for size, own in zip(sizes, one.shape, strict=True)):
+            return f"onnxruntime makes '{value.name}' of the sizes {list(one.shape)}, where ONNX has {sizes}"
+    return ""
 
 
 def _compared_sealed(originals: Originals, written: bytes) -> Verdict | None:

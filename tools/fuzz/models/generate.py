@@ -23,7 +23,7 @@ from tools.fuzz.models.idioms import IDIOMS
 from tools.fuzz.models.pieces import PIECES
 from tools.fuzz.models.quantized import QUANTIZED
 from tools.fuzz.oracle import EMPTY, EMPTY_UNFITTING, INFINITE, OVERFLOWING, UNFITTING
-from tools.fuzz.running import CannotRun, run, session
+from tools.fuzz.running import CannotRun, at_sizes, computed, run, session
 
 __all__ = ["RandomModel", "random_model"]
 
@@ -231,9 +231,9 @@ def _feeds(
         default = {n: tuple(sizes[d] if d in symbols else d for d in shape) for n, shape in base.items()}
         if all(np.prod(shape, dtype=float) <= _MOST for shape in default.values()):
             feeds["default"] = _drawn(draft, default)
-    typed = _typed_by_the_registry(_at_sizes(model, feeds["measured"]))
-    run_on = {kind: feed for kind, feed in feeds.items() if _runs(running, _at_sizes(model, feed), feed, typed)}
-    fits = {kind: _is_typed(_at_sizes(model, feed), typed) for kind, feed in run_on.items()}
+    typed = _typed_by_the_registry(at_sizes(model, feeds["measured"]))
+    run_on = {kind: feed for kind, feed in feeds.items() if _runs(running, at_sizes(model, feed), feed, typed)}
+    fits = {kind: _is_typed(at_sizes(model, feed), typed) for kind, feed in run_on.items()}
     others = {EMPTY: EMPTY_UNFITTING}
     return {kind if fits[kind] else others.get(kind, UNFITTING): feed for kind, feed in run_on.items()}
 
@@ -245,26 +245,9 @@ def _diminished(array: np.ndarray) -> np.ndarray:
 
 def _overflows(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
     """Whether of finite inputs a number is infinite, or a product of it may be."""
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    del whole.graph.output[:]
-    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for node in model.graph.node for name in node.output if name)
-    values = [*feed.values(), *run(whole.SerializeToString(), feed, optimize=False)]
+    values = [*feed.values(), *computed(model, feed).values()]
     floats = [one for one in values if isinstance(one, np.ndarray) and is_float(one)]
     return not all(np.all(np.abs(one.astype(np.float64)) <= math.sqrt(ml_dtypes.finfo(one.dtype).max)) for one in floats)
-
-
-def _at_sizes(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """A model that takes inputs of the sizes of some, and leaves those of its outputs open."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    for value in fixed.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, feed[value.name].shape, strict=True):
-            dim.dim_value = size
-    for value in fixed.graph.output:
-        for dim in value.type.tensor_type.shape.dim:
-            dim.Clear()
-    return fixed
 
 
 def _runs(running: Any, model: onnx.ModelProto, feed: Mapping[str, np.ndarray], typed: Counter[str]) -> bool:
