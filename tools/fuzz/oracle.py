@@ -28,6 +28,7 @@ from tools.fuzz.running import CannotRun, Outputs, at_sizes, computed, drawn, is
 __all__ = [
     "EMPTY",
     "EMPTY_UNFITTING",
+    "HIDDEN",
     "INFINITE",
     "OVERFLOWING",
     "UNFITTING",
@@ -40,6 +41,7 @@ __all__ = [
     "compare_models",
     "examine_model",
     "far",
+    "words_of",
 ]
 
 _BLAMES_THE_RUNTIME = "onnxruntime cannot run the original"
@@ -57,14 +59,16 @@ EMPTY_UNFITTING = "empty, unfitting"
 INFINITE, OVERFLOWING = "infinite", "overflowing"
 """The kinds of inputs that hold infinities and NaN, and of finite ones of which something in the original overflows, or nearly
 so. The result need not be right on them, nor on empty ones, where the summary says so."""
+HIDDEN = "hidden"
+"""Behind the kind of inputs of which a mask hides a row throughout."""
 _EXCUSES = {
     EMPTY: {str(Assumption.NONEMPTY)},
     UNFITTING: {str(Assumption.FITTING)},
-    EMPTY_UNFITTING: {str(Assumption.NONEMPTY), str(Assumption.FITTING)},
+    HIDDEN: {str(Assumption.ATTENDED)},
     INFINITE: {str(Assumption.FINITE)},
     OVERFLOWING: {str(Assumption.FINITE), str(Assumption.ORDER)},
 }
-"""Kinds of inputs to the assumptions that exclude them, as the summary has them."""
+"""Words of kinds of inputs to the assumptions that exclude them, as the summary has them."""
 _SLACK = {"extreme": 32.0, OVERFLOWING: 32.0, "large": 8.0}
 """By how much the floors are wider on inputs of some kinds: cancellation there magnifies what another order of sums rounds."""
 _STEP = 0.1
@@ -73,6 +77,11 @@ _OTHER_SLACK = 4.0
 """The same for all others: acceptance compared the two models on inputs that are not these."""
 _MEASURING = 5.0
 """Processor seconds for what roundings move on all inputs of a case; of most models it takes less than one."""
+
+
+def words_of(kind: str) -> list[str]:
+    """All that inputs are: a kind may be several things at once."""
+    return kind.split(", ")
 
 
 def bit_for_bit(original: bytes, feeds: Sequence[Feeds], folder: Path, **options: Any) -> CaseReport:
@@ -147,7 +156,7 @@ def examine_model(
             return CaseReport(Fate.DOUBTED, "; ".join(outcome.dropped), files={"written.onnx": written})
         return CaseReport(Fate.UNCHANGED)
     assumed = {one.assumption for one in outcome.assumed}
-    originals = Originals(original, {k: tried for k, tried in plain.items() if not _EXCUSES.get(k, set()) & assumed})
+    originals = Originals(original, {kind: tried for kind, tried in plain.items() if not _excuses(kind) & assumed})
     verdict, counts = _compared(originals, written), Counter[str]()
     if verdict is None or not verdict[0].is_failure:
         verdict = _compared_sealed(originals, written) or verdict
@@ -162,6 +171,11 @@ def examine_model(
     detail = "\n".join([reason, *(f"{rule.rule} {rule.text}" for rule in outcome.fired), *outcome.notes])
     short = f"{reason.split(':')[0]} ({', '.join(sorted(set(fired)))})"
     return CaseReport(fate, short, detail, fired, {"written.onnx": written}, counts)
+
+
+def _excuses(kind: str) -> set[str]:
+    """The assumptions that exclude a kind of inputs."""
+    return {assumption for word in words_of(kind) for assumption in _EXCUSES.get(word, set())}
 
 
 def compare_models(original: bytes, written: bytes, feed: Feeds | None = None) -> CaseReport:
@@ -224,7 +238,7 @@ def _compared(originals: Originals, written: bytes) -> Verdict | None:
         try:
             actual = run(written, feed, optimize=not breaks)
         except CannotRun as problem:
-            if kind in (EMPTY, EMPTY_UNFITTING) and _same_without_optimisers(written, feed, without):
+            if EMPTY in words_of(kind) and _same_without_optimisers(written, feed, without):
                 own = own or (Fate.RUNTIME, f"its optimisers break the written model on {kind} inputs: {problem}")
             elif misshapen := _misshapen(originals.model, feed):
                 own = own or (Fate.RUNTIME, f"on {kind} inputs {misshapen}")
@@ -351,7 +365,8 @@ class Originals:
     def yardstick(self, kind: str, position: int) -> Yardstick:
         """For an output on a kind of inputs."""
         reference = self._references[kind][position] if kind in self._references else None
-        return Yardstick(reference, _SLACK.get(kind, _OTHER_SLACK), self._quantizes)
+        slack = max(_SLACK.get(word, _OTHER_SLACK) for word in words_of(kind))
+        return Yardstick(reference, slack, self._quantizes)
 
     def fate_by_rounding(self, kind: str, position: int, actual: Any, *originals: Any) -> Fate:
         """What is told of a value of an output that is not as good as one of the original's.

@@ -20,9 +20,10 @@ from mugraph.terms.shape import DataType, TensorType, concrete
 from rewriter.reference.comparison import is_float
 from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 from tools.fuzz.models.idioms import IDIOMS
+from tools.fuzz.models.masks import hides_a_row
 from tools.fuzz.models.pieces import PIECES
 from tools.fuzz.models.quantized import QUANTIZED
-from tools.fuzz.oracle import EMPTY, EMPTY_UNFITTING, INFINITE, OVERFLOWING, UNFITTING
+from tools.fuzz.oracle import EMPTY, EMPTY_UNFITTING, HIDDEN, INFINITE, OVERFLOWING, UNFITTING, words_of
 from tools.fuzz.running import CannotRun, at_sizes, computed, run, session
 
 __all__ = ["RandomModel", "random_model"]
@@ -54,7 +55,7 @@ class RandomModel:
         feeds: by what they are: ``measured`` of the sizes it was made with, ``other`` of other sizes, ``extreme`` of finite
             extremes, ``small`` of those of the first made small, ``overflowing`` of extremes of which something overflows,
             ``infinite`` with what is no number, ``empty`` of sizes of 0, ``unfitting`` of sizes at which the registry finds fewer
-            operators well-typed, and ``empty, unfitting`` of both.
+            operators well-typed, and ``empty, unfitting`` of both. ``, hidden`` follows where a mask hides a row throughout.
         options: of the optimiser.
     """
 
@@ -181,8 +182,9 @@ def _finished(draft: ModelDraft) -> RandomModel:
     feeds = _feeds(draft, model, base, symbols, infinite)
     _vary(draft, model)
     options: dict[str, Any] = {"assume_finite": not infinite}
-    if symbols and "default" not in feeds:
+    if symbols and not any("default" in words_of(kind) for kind in feeds):
         options["shapes"] = base
+    options["assume_attended"] = not draft.chance(0.25)
     return RandomModel(model, feeds, options)
 
 
@@ -235,7 +237,8 @@ def _feeds(
     run_on = {kind: feed for kind, feed in feeds.items() if _runs(running, at_sizes(model, feed), feed, typed)}
     fits = {kind: _is_typed(at_sizes(model, feed), typed) for kind, feed in run_on.items()}
     others = {EMPTY: EMPTY_UNFITTING}
-    return {kind if fits[kind] else others.get(kind, UNFITTING): feed for kind, feed in run_on.items()}
+    named = {kind if fits[kind] else others.get(kind, UNFITTING): feed for kind, feed in run_on.items()}
+    return {f"{kind}, {HIDDEN}" if hides_a_row(model, feed) else kind: feed for kind, feed in named.items()}
 
 
 def _diminished(array: np.ndarray) -> np.ndarray:
