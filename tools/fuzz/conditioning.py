@@ -1,9 +1,10 @@
 """How far roundings move what a model computes.
 
 Several runs are made side by side in which each result that an operator rounds is rounded up or down at random (Parker, Monte
-Carlo Arithmetic, 1997; Vignes, Discrete Stochastic Arithmetic, 2004). Each operand is read from one of the runs at random,
-too: readers of one value see other roundings of it, as they do where a rewriting computes it for one of them in another way.
-Where runs differ, the original decides nothing but to within that difference.
+Carlo Arithmetic, 1997; Vignes, Discrete Stochastic Arithmetic, 2004). The runs of each operand are exchanged at random, too:
+readers of one value see other roundings of it, as they do where a rewriting computes it for one of them in another way. Each
+run is read by one, so that what differs in a few of them still does behind many nodes. Where runs differ, the original decides
+nothing but to within that difference.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ def _rounded_runs(model: onnx.ModelProto, feed: Mapping[str, Any], end: float) -
         kernel = session(alone.SerializeToString(), optimize=False)
         adds, rounds = _character(alone, run(kernel, first))
         made: dict[str, _Runs] = {name: [] for name in node.output if name}
-        for _ in range(_RUNS):
-            operands = {name: values[name][generator.integers(_RUNS)] for name in computed}
+        orders = {name: generator.permutation(_RUNS) for name in computed}
+        for run_ in range(_RUNS):
+            operands = {name: values[name][order[run_]] for name, order in orders.items()}
             if adds:
                 operands = {name: _rounded(value, generator) for name, value in operands.items()}
             for runs, result in zip(made.values(), run(kernel, operands), strict=True):

@@ -23,11 +23,12 @@ from rewriter.run.sealed_kernels import seal_kernels
 from rewriter.search.ranges import Assumption
 from tools.fuzz.conditioning import TakesTooLong, processor_seconds, rounding_errors, within_rounding
 from tools.fuzz.fates import CaseReport, Fate, origin_of
-from tools.fuzz.running import CannotRun, Outputs, drawn, is_for_cuda, run, session, tolerance
+from tools.fuzz.running import CannotRun, Outputs, at_sizes, computed, drawn, is_for_cuda, run, session, tolerance
 
 __all__ = [
     "EMPTY",
     "EMPTY_UNFITTING",
+    "HIDDEN",
     "INFINITE",
     "OVERFLOWING",
     "UNFITTING",
@@ -40,6 +41,7 @@ __all__ = [
     "compare_models",
     "examine_model",
     "far",
+    "words_of",
 ]
 
 _BLAMES_THE_RUNTIME = "onnxruntime cannot run the original"
@@ -57,14 +59,16 @@ EMPTY_UNFITTING = "empty, unfitting"
 INFINITE, OVERFLOWING = "infinite", "overflowing"
 """The kinds of inputs that hold infinities and NaN, and of finite ones of which something in the original overflows, or nearly
 so. The result need not be right on them, nor on empty ones, where the summary says so."""
+HIDDEN = "hidden"
+"""Behind the kind of inputs of which a mask hides a row throughout."""
 _EXCUSES = {
     EMPTY: {str(Assumption.NONEMPTY)},
     UNFITTING: {str(Assumption.FITTING)},
-    EMPTY_UNFITTING: {str(Assumption.NONEMPTY), str(Assumption.FITTING)},
+    HIDDEN: {str(Assumption.ATTENDED)},
     INFINITE: {str(Assumption.FINITE)},
     OVERFLOWING: {str(Assumption.FINITE), str(Assumption.ORDER)},
 }
-"""Kinds of inputs to the assumptions that exclude them, as the summary has them."""
+"""Words of kinds of inputs to the assumptions that exclude them, as the summary has them."""
 _SLACK = {"extreme": 32.0, OVERFLOWING: 32.0, "large": 8.0}
 """By how much the floors are wider on inputs of some kinds: cancellation there magnifies what another order of sums rounds."""
 _STEP = 0.1
@@ -73,6 +77,11 @@ _OTHER_SLACK = 4.0
 """The same for all others: acceptance compared the two models on inputs that are not these."""
 _MEASURING = 5.0
 """Processor seconds for what roundings move on all inputs of a case; of most models it takes less than one."""
+
+
+def words_of(kind: str) -> list[str]:
+    """All that inputs are: a kind may be several things at once."""
+    return kind.split(", ")
 
 
 def bit_for_bit(original: bytes, feeds: Sequence[Feeds], folder: Path, **options: Any) -> CaseReport:
@@ -147,7 +156,7 @@ def examine_model(
             return CaseReport(Fate.DOUBTED, "; ".join(outcome.dropped), files={"written.onnx": written})
         return CaseReport(Fate.UNCHANGED)
     assumed = {one.assumption for one in outcome.assumed}
-    originals = Originals(original, {k: tried for k, tried in plain.items() if not _EXCUSES.get(k, set()) & assumed})
+    originals = Originals(original, {kind: tried for kind, tried in plain.items() if not _excuses(kind) & assumed})
     verdict, counts = _compared(originals, written), Counter[str]()
     if verdict is None or not verdict[0].is_failure:
         verdict = _compared_sealed(originals, written) or verdict
@@ -162,6 +171,11 @@ def examine_model(
     detail = "\n".join([reason, *(f"{rule.rule} {rule.text}" for rule in outcome.fired), *outcome.notes])
     short = f"{reason.split(':')[0]} ({', '.join(sorted(set(fired)))})"
     return CaseReport(fate, short, detail, fired, {"written.onnx": written}, counts)
+
+
+def _excuses(kind: str) -> set[str]:
+    """The assumptions that exclude a kind of inputs."""
+    return {assumption for word in words_of(kind) for assumption in _EXCUSES.get(word, set())}
 
 
 def compare_models(original: bytes, written: bytes, feed: Feeds | None = None) -> CaseReport:
@@ -224,9 +238,12 @@ def _compared(originals: Originals, written: bytes) -> Verdict | None:
         try:
             actual = run(written, feed, optimize=not breaks)
         except CannotRun as problem:
-            if kind not in (EMPTY, EMPTY_UNFITTING) or not _same_without_optimisers(written, feed, without):
+            if EMPTY in words_of(kind) and _same_without_optimisers(written, feed, without):
+                own = own or (Fate.RUNTIME, f"its optimisers break the written model on {kind} inputs: {problem}")
+            elif misshapen := _misshapen(originals.model, feed):
+                own = own or (Fate.RUNTIME, f"on {kind} inputs {misshapen}")
+            else:
                 return Fate.LOST, f"does not run on {kind} inputs: {problem}"
-            own = own or (Fate.RUNTIME, f"its optimisers break the written model on {kind} inputs: {problem}")
             continue
         for position, (one, a, b) in enumerate(zip(actual, without, optimized, strict=True)):
             yardstick = originals.yardstick(kind, position)
@@ -235,14 +252,46 @@ def _compared(originals: Originals, written: bytes) -> Verdict | None:
             disagree = not yardstick.accepts(b, a)
             excused = disagree and yardstick.accepts(_output_without_optimisers(written, feed, position), a)
             if not yardstick.accepts(one, a, b) and not excused:
-                told = f"on {kind} inputs: output {position}, {far(one, a)}"
-                fate = originals.fate_by_rounding(kind, position, one, a, b)
-                if fate is not Fate.ILL_CONDITIONED:
+                fate, told = _misfit(originals, kind, position, one, a, b)
+                if fate not in (Fate.ILL_CONDITIONED, Fate.RUNTIME):
                     return fate, told
                 own = own or (fate, told)
             if own is None and disagree:
                 own = Fate.RUNTIME, f"its optimisers change the original on {kind} inputs: output {position}, {far(b, a)}"
     return own
+
+
+def _misfit(originals: Originals, kind: str, position: int, actual: Any, *own: Any) -> Verdict:
+    """What is told of an output that is none of what the original gives as a whole.
+
+    The runtime's own is what its optimisers make of the original's output where no other stands beside it: whether they change
+    what it computes may depend on who else reads a value. So is an output of which a part has other sizes than ONNX gives it.
+    """
+    feed, _ = originals.plain[kind]
+    told, where = f"output {position}, {far(actual, own[0])}", f"on {kind} inputs"
+    if originals.yardstick(kind, position).accepts(actual, originals.optimized_alone(kind, position)):
+        return Fate.RUNTIME, f"its optimisers change the original where an output is alone {where}: {told}"
+    if misshapen := _misshapen(alone(originals.model, position), feed):
+        return Fate.RUNTIME, f"{where} {misshapen}"
+    return originals.fate_by_rounding(kind, position, actual, *own), f"{where}: {told}"
+
+
+def _misshapen(model: bytes, feed: Feeds) -> str:
+    """A value of a model whose sizes onnxruntime has otherwise than ONNX, without optimisers; empty where there is none."""
+    proto = onnx.ModelProto.FromString(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(at_sizes(proto, feed), strict_mode=True, data_prop=True).graph
+        values = computed(proto, feed)
+    except (CannotRun, onnx.shape_inference.InferenceError):
+        return ""
+    for value in (*inferred.value_info, *inferred.output):
+        tensor, one = value.type.tensor_type, values.get(value.name)
+        if not tensor.HasField("shape") or not isinstance(one, np.ndarray | np.generic):
+            continue
+        sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
+        if len(sizes) != one.ndim or any(size not in (None, own) for size, own in zip(sizes, one.shape, strict=True)):
+            return f"onnxruntime makes '{value.name}' of the sizes {list(one.shape)}, where ONNX has {sizes}"
+    return ""
 
 
 def _compared_sealed(originals: Originals, written: bytes) -> Verdict | None:
@@ -316,7 +365,8 @@ class Originals:
     def yardstick(self, kind: str, position: int) -> Yardstick:
         """For an output on a kind of inputs."""
         reference = self._references[kind][position] if kind in self._references else None
-        return Yardstick(reference, _SLACK.get(kind, _OTHER_SLACK), self._quantizes)
+        slack = max(_SLACK.get(word, _OTHER_SLACK) for word in words_of(kind))
+        return Yardstick(reference, slack, self._quantizes)
 
     def fate_by_rounding(self, kind: str, position: int, actual: Any, *originals: Any) -> Fate:
         """What is told of a value of an output that is not as good as one of the original's.

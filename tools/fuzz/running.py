@@ -16,7 +16,20 @@ from mugraph.onnx.previews import PREVIEW_DOMAIN, written_out
 from mugraph.terms.shape import DataType
 from rewriter.run.accept import FLOORS
 
-__all__ = ["CannotRun", "Outputs", "drawn", "fed", "is_for_cuda", "one_line", "poison_memory", "run", "session", "tolerance"]
+__all__ = [
+    "CannotRun",
+    "Outputs",
+    "at_sizes",
+    "computed",
+    "drawn",
+    "fed",
+    "is_for_cuda",
+    "one_line",
+    "poison_memory",
+    "run",
+    "session",
+    "tolerance",
+]
 
 Outputs = list[Any]
 
@@ -116,6 +129,30 @@ def run(model: bytes | ort.InferenceSession, feeds: Mapping[str, Any], optimize:
     except Exception as problem:  # onnxruntime raises many types
         raise CannotRun(one_line(problem)) from None
     return outputs
+
+
+def computed(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> dict[str, Any]:
+    """What each node of the main graph computes, without optimisers, by the names of values. Raises CannotRun."""
+    whole = onnx.ModelProto()
+    whole.CopyFrom(model)
+    names = [name for node in model.graph.node for name in node.output if name]
+    del whole.graph.output[:]
+    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    return dict(zip(names, run(whole.SerializeToString(), feeds, optimize=False), strict=True))
+
+
+def at_sizes(model: onnx.ModelProto, feeds: Mapping[str, Any]) -> onnx.ModelProto:
+    """A model that takes inputs of the sizes of some, and leaves those of its outputs open."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for value in fixed.graph.input:
+        sizes = np.shape(feeds[value.name]) if value.name in feeds else ()
+        for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
+            dim.dim_value = size
+    for value in fixed.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
+    return fixed
 
 
 def drawn(running: ort.InferenceSession, size: int = 2) -> dict[str, np.ndarray]:

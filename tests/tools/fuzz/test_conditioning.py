@@ -75,6 +75,18 @@ def test_each_reader_sees_a_rounding_of_its_own() -> None:
     assert found[1, 1] > 0.2 and np.delete(found.ravel(), 4).max() < 0.01
 
 
+def test_what_few_runs_differ_in_is_told_behind_many_nodes() -> None:
+    """What is rounded behind the node that tips over may not take the runs away in which it does."""
+    tips, moves = "s = Sqrt(x) q = Mul(s, s) v0 = Floor(q)", range(40)
+    behind = " ".join(f"v{i + 1} = Transpose<perm = [0,1]>(v{i})" for i in moves)
+    x = np.arange(1, 401, dtype=np.float32).reshape(20, 20)
+    found = [
+        errors(model(f"{body} y = Identity({end})", inputs="[20,20] x", output="[20,20] y"), x) > 0
+        for body, end in ((tips, "v0"), (f"{tips} {behind}", f"v{len(moves)}"))
+    ]
+    assert found[0].mean() > 0.95 and np.array_equal(*found)
+
+
 def test_what_is_moved_chosen_or_exact_is_not_rounded() -> None:
     for body in ("y = Transpose<perm = [0,1]>(x)", "y = Floor(x)", "y = Max(x, x)", "y = Identity(x)"):
         assert not errors(model(body), np.array([[1, 2, 3], [0.3, -7.5, 0]], np.float32)).any(), body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from onnx.parser import parse_model
 
 from tools.fuzz.fates import Fate
@@ -50,3 +51,41 @@ def test_what_the_optimisers_make_of_an_output_counts_where_they_break_another()
         told = _compared(Originals(original, {"overflowing": (feed, outputs)}), written)
         fates[factor] = told and told[0]
     assert fates == {"1": Fate.RUNTIME, "1.5": Fate.WRONG}
+
+
+def _told(original: str, written: str, kind: str, x: np.ndarray) -> Fate | None:
+    """What is told of one text of a model in the place of another."""
+    models = [parse_model(text).SerializeToString() for text in (original, written)]
+    told = _compared(Originals(models[0], {kind: ({"x": x}, run(models[0], {"x": x}, optimize=False))}), models[1])
+    return told and told[0]
+
+
+@pytest.mark.parametrize(("reduction", "fate"), [("ReduceMax", Fate.RUNTIME), ("ReduceMin", Fate.WRONG)])
+def test_what_the_optimisers_make_of_an_output_counts_where_others_read_what_it_reads(reduction: str, fate: Fate) -> None:
+    """They move a Transpose past a reduction if nothing else reads it, and so past what a NaN hides (docs/upstream.md)."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[16,2,6] x) => (float[1,16,1] y) {{
+            t = Transpose<perm = [1,0,2]>(x) {other} y = {operator}<axes = [0,2], keepdims = 1>(t) }}"""
+    x = np.random.default_rng(0).standard_normal((16, 2, 6)).astype(np.float32)
+    x[x > 0.3] = np.nan
+    original = text.format(other="v = Transpose<perm = [1,2,0]>(x) s = MatMul(t, v)", operator="ReduceMax")
+    assert _told(original, text.format(other="", operator=reduction), "infinite", x) is fate
+
+
+@pytest.mark.parametrize("kind", [EMPTY, "measured"])
+@pytest.mark.parametrize("last", ["y = Identity(NAME)", "y = Add(NAME, c)"])
+def test_an_output_of_other_sizes_than_onnx_gives_is_the_runtimes_own(kind: str, last: str) -> None:
+    """It overlooks that the axis of a reduction is negative where there are no entries (docs/upstream.md).
+
+    Without the Reshape the result has other sizes again, or there is none.
+    """
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[4,N] x) => (int64[4,M] y) <int64[2] s = {-1,1}, int64[1,3] c = {1,2,3}> {
+            a = ArgMax<axis = -1>(x) r = Reshape(a, s) LAST }"""
+    fates = {}
+    original, written = (text.replace("LAST", last.replace("NAME", name)) for name in "ra")
+    written = written.replace("r = Reshape(a, s)", "")
+    for size in (0, 2):
+        fates[size] = _told(original, written, kind, np.arange(4 * size, dtype=np.float32).reshape(4, size))
+    assert fates == {0: Fate.RUNTIME, 2: None}
+    assert _told(original, original.replace("ArgMax", "ArgMin"), kind, np.array([[1, 2]] * 4, np.float32)) is Fate.WRONG

@@ -26,7 +26,7 @@ from tools.fuzz.models.generate import RandomModel, random_model
 from tools.fuzz.models.pieces import sample_of
 from tools.fuzz.models.shrink import shrunk
 from tools.fuzz.oracle import EMPTY_UNFITTING, UNFITTING, compare_models, examine_model
-from tools.fuzz.running import run, session
+from tools.fuzz.running import at_sizes, run, session
 
 
 @pytest.mark.usefixtures("own_cache")
@@ -132,8 +132,8 @@ def test_models_are_run_at_no_size_at_which_they_are_not_defined() -> None:
     running = session(joined.SerializeToString())
     feeds = [{"x": np.ones((rows, 4), np.float32), "a": np.ones((2, 2), np.float32)} for rows in (2, 0)]
     assert [run(running, feed)[0].shape for feed in feeds] == [(2, 5), (2, 5)]
-    typed = generate._typed_by_the_registry(generate._at_sizes(joined, feeds[0]))
-    assert [generate._runs(running, generate._at_sizes(joined, feed), feed, typed) for feed in feeds] == [True, False]
+    typed = generate._typed_by_the_registry(at_sizes(joined, feeds[0]))
+    assert [generate._runs(running, at_sizes(joined, feed), feed, typed) for feed in feeds] == [True, False]
 
 
 def test_sizes_at_which_windows_do_not_fit_are_told_from_others() -> None:

@@ -20,10 +20,11 @@ from mugraph.terms.shape import DataType, TensorType, concrete
 from rewriter.reference.comparison import is_float
 from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 from tools.fuzz.models.idioms import IDIOMS
+from tools.fuzz.models.masks import hides_a_row
 from tools.fuzz.models.pieces import PIECES
 from tools.fuzz.models.quantized import QUANTIZED
-from tools.fuzz.oracle import EMPTY, EMPTY_UNFITTING, INFINITE, OVERFLOWING, UNFITTING
-from tools.fuzz.running import CannotRun, run, session
+from tools.fuzz.oracle import EMPTY, EMPTY_UNFITTING, HIDDEN, INFINITE, OVERFLOWING, UNFITTING, words_of
+from tools.fuzz.running import CannotRun, at_sizes, computed, run, session
 
 __all__ = ["RandomModel", "random_model"]
 
@@ -54,7 +55,7 @@ class RandomModel:
         feeds: by what they are: ``measured`` of the sizes it was made with, ``other`` of other sizes, ``extreme`` of finite
             extremes, ``small`` of those of the first made small, ``overflowing`` of extremes of which something overflows,
             ``infinite`` with what is no number, ``empty`` of sizes of 0, ``unfitting`` of sizes at which the registry finds fewer
-            operators well-typed, and ``empty, unfitting`` of both.
+            operators well-typed, and ``empty, unfitting`` of both. ``, hidden`` follows where a mask hides a row throughout.
         options: of the optimiser.
     """
 
@@ -181,8 +182,9 @@ def _finished(draft: ModelDraft) -> RandomModel:
     feeds = _feeds(draft, model, base, symbols, infinite)
     _vary(draft, model)
     options: dict[str, Any] = {"assume_finite": not infinite}
-    if symbols and "default" not in feeds:
+    if symbols and not any("default" in words_of(kind) for kind in feeds):
         options["shapes"] = base
+    options["assume_attended"] = not draft.chance(0.25)
     return RandomModel(model, feeds, options)
 
 
@@ -231,11 +233,12 @@ def _feeds(
         default = {n: tuple(sizes[d] if d in symbols else d for d in shape) for n, shape in base.items()}
         if all(np.prod(shape, dtype=float) <= _MOST for shape in default.values()):
             feeds["default"] = _drawn(draft, default)
-    typed = _typed_by_the_registry(_at_sizes(model, feeds["measured"]))
-    run_on = {kind: feed for kind, feed in feeds.items() if _runs(running, _at_sizes(model, feed), feed, typed)}
-    fits = {kind: _is_typed(_at_sizes(model, feed), typed) for kind, feed in run_on.items()}
+    typed = _typed_by_the_registry(at_sizes(model, feeds["measured"]))
+    run_on = {kind: feed for kind, feed in feeds.items() if _runs(running, at_sizes(model, feed), feed, typed)}
+    fits = {kind: _is_typed(at_sizes(model, feed), typed) for kind, feed in run_on.items()}
     others = {EMPTY: EMPTY_UNFITTING}
-    return {kind if fits[kind] else others.get(kind, UNFITTING): feed for kind, feed in run_on.items()}
+    named = {kind if fits[kind] else others.get(kind, UNFITTING): feed for kind, feed in run_on.items()}
+    return {f"{kind}, {HIDDEN}" if hides_a_row(model, feed) else kind: feed for kind, feed in named.items()}
 
 
 def _diminished(array: np.ndarray) -> np.ndarray:
@@ -245,26 +248,9 @@ def _diminished(array: np.ndarray) -> np.ndarray:
 
 def _overflows(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> bool:
     """Whether of finite inputs a number is infinite, or a product of it may be."""
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    del whole.graph.output[:]
-    whole.graph.output.extend(onnx.ValueInfoProto(name=name) for node in model.graph.node for name in node.output if name)
-    values = [*feed.values(), *run(whole.SerializeToString(), feed, optimize=False)]
+    values = [*feed.values(), *computed(model, feed).values()]
     floats = [one for one in values if isinstance(one, np.ndarray) and is_float(one)]
     return not all(np.all(np.abs(one.astype(np.float64)) <= math.sqrt(ml_dtypes.finfo(one.dtype).max)) for one in floats)
-
-
-def _at_sizes(model: onnx.ModelProto, feed: Mapping[str, np.ndarray]) -> onnx.ModelProto:
-    """A model that takes inputs of the sizes of some, and leaves those of its outputs open."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    for value in fixed.graph.input:
-        for dim, size in zip(value.type.tensor_type.shape.dim, feed[value.name].shape, strict=True):
-            dim.dim_value = size
-    for value in fixed.graph.output:
-        for dim in value.type.tensor_type.shape.dim:
-            dim.Clear()
-    return fixed
 
 
 def _runs(running: Any, model: onnx.ModelProto, feed: Mapping[str, np.ndarray], typed: Counter[str]) -> bool:

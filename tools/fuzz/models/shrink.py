@@ -13,7 +13,7 @@ from onnx import helper
 
 from rewriter.reference.comparison import is_float
 from tools.fuzz.models.generate import RandomModel, names_within
-from tools.fuzz.running import CannotRun, run
+from tools.fuzz.running import CannotRun, computed
 
 __all__ = ["shrunk"]
 
@@ -76,14 +76,10 @@ def _with(proto: onnx.ModelProto, nodes: Any = None, inputs: Any = None, outputs
 
 def _recorded(model: RandomModel) -> dict[str, dict[str, np.ndarray]]:
     """What the main graph's nodes compute on each of the inputs, as far as it is told."""
-    known = {value.name for value in model.proto.graph.output}
-    extra = [onnx.ValueInfoProto(name=n) for node in model.proto.graph.node for n in node.output if n and n not in known]
-    whole = _with(model.proto, outputs=[*model.proto.graph.output, *extra])
-    names = [value.name for value in whole.graph.output]
     recorded = {}
     for kind, feed in model.feeds.items():
         try:
-            recorded[kind] = dict(zip(names, run(whole.SerializeToString(), feed, optimize=False), strict=True))
+            recorded[kind] = computed(model.proto, feed)
         except CannotRun:
             return {}
     return recorded
