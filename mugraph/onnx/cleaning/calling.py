@@ -10,7 +10,7 @@ from mugraph.onnx.calls import FunctionName, called_name, functions_called, func
 from mugraph.onnx.model import Model
 from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.read import reread
-from mugraph.onnx.scopes import nested_nodes
+from mugraph.onnx.scopes import NameSupply, graphs_of, nested_nodes
 from mugraph.onnx.weights import ModelError
 from mugraph.ops.composite import RUNTIME_DOMAIN
 
@@ -75,9 +75,10 @@ def _calls_without_default(functions: Mapping[FunctionName, FunctionProto]) -> s
 
 
 def _prepared(proto: ModelProto, kept: Collection[tuple[str, str]], versions: Mapping[str, int]) -> ModelProto:
-    """A copy as onnx's inliner needs it: it knows of no defaults, and imports no domain.
+    """A copy as onnx's inliner needs it: it knows of no defaults, imports no domain, and renames a body's input by its output.
 
-    Calls of functions that are not kept name every attribute that has a default, and opsets of these functions are the model's.
+    Calls of functions that are not kept name every attribute that has a default, opsets of these functions are the model's, and
+    a body within them gives no input as it came.
     """
     copy = ModelProto()
     copy.CopyFrom(proto)
@@ -90,7 +91,21 @@ def _prepared(proto: ModelProto, kept: Collection[tuple[str, str]], versions: Ma
         if function is not None and _name(function) not in kept:
             given = {attribute.name for attribute in node.attribute}
             node.attribute.extend(attribute for attribute in function.attribute_proto if attribute.name not in given)
+    for function in copy.functions:
+        _name_what_passes(function)
     return copy
+
+
+def _name_what_passes(function: FunctionProto) -> None:
+    """Puts an Identity where a body within a function gives an input of its own."""
+    nodes = list(with_bodies(function.node))
+    supply = NameSupply(name for node in nodes for name in (*node.input, *node.output))
+    for body in (body for node in nodes for body in graphs_of(node)):
+        fed = {value.name for value in body.input}
+        for output in body.output:
+            if output.name in fed:
+                body.node.add(op_type="Identity", input=[output.name], output=[name := supply.fresh(output.name)])
+                output.name = name
 
 
 def _fits(function: FunctionProto, versions: Mapping[str, int]) -> bool:

@@ -82,6 +82,19 @@ def test_a_default_of_what_a_caller_leaves_out(caller: str) -> None:
     assert outputs(made, x=X) == outputs(proto, x=X)
 
 
+def test_a_body_of_a_function_gives_what_it_was_fed() -> None:
+    """onnx's inliner renames the output and not the input: the model would be none."""
+    proto = parse_model(f"""{HEAD} g (float[N,8] x, int64 n) => (float[N,8] y) {{ a = own.f(x, n) y = own.f(a, n) }}
+        <domain: "own", opset_import: ["" : 17]> f (x, n) => (y) {{
+            t = Exp(x)
+            y = Loop (n, , x) < body = b (int64 n, bool go, float[N,8] x) => (bool go, float[N,8] r) {{ r = Add(t, x) }}>
+        }}""")
+    made = written(proto)
+    assert not made.functions and called(made) == {"Exp", "Loop"}
+    feed = {"x": X, "n": np.array(3)}
+    assert outputs(made, **feed) == outputs(proto, **feed)
+
+
 @pytest.mark.parametrize("given", ["", '"ai.onnx" : 17, '], ids=["its own alone", "another name"])
 def test_domains_that_functions_alone_import(given: str) -> None:
     proto = parse_model(f"""<ir_version: 9, opset_import: [{given}"own" : 1]>
