@@ -58,11 +58,14 @@ class _StoredVerdict:
         outcome: of the run that found it.
         made: how the written model was made.
         graph: digest of what that leads to; ``None`` for the original.
+        tried: digest of the best that was known under options that allow less, which this was found beside; ``None`` where that
+            was not tried.
     """
 
     outcome: Outcome
     made: CandidateRecord
     graph: str | None
+    tried: str | None = None
 
     @property
     def is_gain(self) -> bool:
@@ -71,7 +74,7 @@ class _StoredVerdict:
 
     def text(self) -> str:
         """As JSON."""
-        return json.dumps({"outcome": self.outcome.record(), **self.made.as_json(), "graph": self.graph})
+        return json.dumps({"outcome": self.outcome.record(), **self.made.as_json(), "graph": self.graph, "tried": self.tried})
 
     @staticmethod
     def parse(text: str, task: Task) -> _StoredVerdict:
@@ -79,7 +82,7 @@ class _StoredVerdict:
         try:
             record = json.loads(text)
             outcome = Outcome.of_record(record["outcome"], task.name, str(task.output))
-            return _StoredVerdict(outcome, CandidateRecord.of_json(record), record["graph"])
+            return _StoredVerdict(outcome, CandidateRecord.of_json(record), record["graph"], record.get("tried"))
         except MALFORMED as problem:
             raise StaleVerdict(f"not a verdict: {problem}") from None
 
@@ -150,6 +153,11 @@ class Verdicts:
         ratios = Speed.ratios([record.outcome.speed for record in gains])
         return min(zip(ratios, gains, strict=True), key=itemgetter(0))[1] if gains else None
 
+    def _is_outdone(self, record: _StoredVerdict) -> bool:
+        """Whether what was found under options that allow less is faster, and was not tried beside what is remembered."""
+        less = self._with_less
+        return less is not None and less.graph not in (record.graph, record.tried) and _is_faster(less.outcome, record.outcome)
+
     @cached_property
     def _alike(self) -> _Keys | None:
         """The keys of what is remembered of models that differ in their weights alone; ``None`` where these decide too much."""
@@ -164,7 +172,7 @@ class Verdicts:
         record, is_own = self._best(self._own), True
         if record is None and self._stored(self._own.incumbent) is None and self._alike is not None:
             record, is_own = self._best(self._alike), False
-        if record is None or (self._with_less is not None and _is_faster(self._with_less.outcome, record.outcome)):
+        if record is None or self._is_outdone(record):
             return None
         try:
             return self._replayed(record, is_own)
@@ -195,8 +203,8 @@ class Verdicts:
         if not self._bench.task.options.use_verdicts:
             return None
         record = self._stored(self._own.incumbent)
-        if self._with_less is not None and (record is None or _is_faster(self._with_less.outcome, record.outcome)):
-            record = self._with_less
+        if record is None or self._is_outdone(record):
+            record = self._with_less or record
         if record is None and self._alike is not None:
             record = self._stored(self._alike.incumbent)
         if record is None or not record.is_gain:
@@ -221,7 +229,9 @@ class Verdicts:
         if not keys:
             return
         made = CandidateRecord([], []) if winner is None else CandidateRecord.of(winner, self._bench.task.model.tables.key)
-        kept = _StoredVerdict(outcome, made, None if winner is None else winner.graph.content_digest())
+        less = self._with_less if decision.is_verdict and self._bench.task.options.use_verdicts else None
+        graph = None if winner is None else winner.graph.content_digest()
+        kept = _StoredVerdict(outcome, made, graph, None if less is None else less.graph)
         self._bench.store.remember_all(dict.fromkeys(keys, kept.text()))
 
     def _is_beaten(self, keys: _Keys, outcome: Outcome) -> bool:

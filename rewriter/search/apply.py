@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from mugraph.graph import CycleError, Definition, Graph, Tables
 from mugraph.onnx.function import function_of
 from mugraph.onnx.sizes import check_sizes
 from mugraph.ops import NotExpressible, OnnxForm, Packed, get_operator
-from mugraph.terms.shape import DataType, ShapeError, SymDim, TensorType, Undecided, same_shape
+from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, format_value, walk
 from rewriter.search.bindings import close_attrs, literal_type, tensor_type
 from rewriter.search.guards import check_guards
@@ -80,12 +80,7 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
     body = tables.bodies.get(match.values[0], 0)
     leaves = (v for v, number in tables.bodies.items() if number == body and v not in tables.makers)
     told = [type_ for v in (*leaves, *graph.inputs) if (type_ := tables.types[v]) is not None]
-    place = min(_place(value, tables) for value in match.values)
-    computed = [
-        tuple(entries)
-        for v, entries in tables.sizes.items()
-        if entries.ndim == 1 and tables.bodies.get(v, 0) == body and _is_written_before(v, place, tables)
-    ]
+    asked = list[tuple[tuple[Dim, ...], list[TensorType]]]()
     stack = [node for node, _ in plan.values()]
     while stack:
         node = stack.pop()
@@ -100,12 +95,27 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
                 packed = [node.inputs[item.index] for item in form.inputs if isinstance(item, Packed)]
                 if not all(tables.constant[value] for value in packed):
                     return NoMatch(f"{node.op} by weights that are no constant", match.values[0])
-                for dims in ((i,) if isinstance(i, SymDim) else i for i in form.inputs if isinstance(i, SymDim | tuple)):
-                    check_sizes(dims, [*told, *types], computed, opset)
+                asked += [((i,) if isinstance(i, SymDim) else i, types) for i in form.inputs if isinstance(i, SymDim | tuple)]
         except NotExpressible as problem:
             return NoMatch(str(problem), match.values[0])
         stack += [tables.makers[v][0] for v in node.inputs if v not in bound and v in tables.makers]
+    computed = _computed_before(match.values, tables) if asked else []
+    try:
+        for dims, types in asked:
+            check_sizes(dims, [*told, *types], computed, opset)
+    except NotExpressible as problem:
+        return NoMatch(str(problem), match.values[0])
     return None
+
+
+def _computed_before(values: Sequence[int], tables: Tables) -> list[tuple[Dim, ...]]:
+    """The vectors of sizes that nodes of the file compute before all of some values of one body."""
+    body, place = tables.bodies.get(values[0], 0), min(_place(value, tables) for value in values)
+    return [
+        tuple(entries)
+        for value, entries in tables.sizes.items()
+        if entries.ndim == 1 and tables.bodies.get(value, 0) == body and _is_written_before(value, place, tables)
+    ]
 
 
 def _place(value: int, tables: Tables) -> int:

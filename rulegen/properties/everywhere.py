@@ -154,8 +154,8 @@ def _of_numbers(axiom: Axiom, left: _BroadcastEntry, right: _BroadcastEntry) -> 
     about: list[Condition] = []
     for condition in (c for c in axiom.conditions if c.guard.of_values or not c.terms()):
         entries = {term: _at_one_place(term, axiom.conditions) for term in condition.terms()}
-        if None in entries.values():
-            return False
+        if not all(entry is not None and entry.parts <= left.parts | right.parts for entry in entries.values()):
+            return False  # it is not said of each entry: what else is broadcast may have none, and then says nothing
         arguments = [entries[a] if isinstance(a, Term) else a for a in condition.arguments]
         about.append(Condition(condition.predicate, tuple(a.value if isinstance(a, _BroadcastEntry) else a for a in arguments)))
     numbers = replace(axiom, left=left.value, right=right.value, conditions=tuple(about))

@@ -94,7 +94,7 @@ def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cle
         if after.size <= before.size:
             if after == before and source is model:
                 return None
-            return Cleaned(clean_model, before.nodes, after.nodes, max(0, came.size - after.size))
+            return Cleaned(clean_model, came.nodes, after.nodes, max(0, came.size - after.size))
     return None
 
 

@@ -22,6 +22,7 @@ from tests.support.runs import FASTER, SAME, cleaned_ops, ops, small
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
+LESS_FAST = timings.Timing(1.0, 0.85, 0.01, 0.01, 0.85, 0.84, 0.86)
 SLOWER = timings.Timing(1.0, 1.2, 0.1, 0.1, 1.2, 1.1, 1.3)
 NEGATION = rule("Neg(Neg(X))", "X", "X:[m,n]")
 run = partial(optimize, provider="cpu", rules=[NEGATION])
@@ -77,6 +78,20 @@ def test_what_was_found_without_an_option_that_allows_more_is_not_lost_by_it(
         again = run(source, out, budget=budget, **more)
         assert again.improved and "Neg" not in ops(out)
         assert not any("no kernels in C were tried" in note for note in again.notes if "cpu_kernels" in more)
+
+
+@pytest.mark.parametrize("more", MORE, ids=str)
+@pytest.mark.parametrize("now, is_gain", [(LESS_FAST, True), (SLOWER, False)], ids=["a smaller gain", "no gain"])
+def test_what_was_found_without_an_option_is_tried_once(
+    source: Path, tmp_path: Path, timing: dict[str, Any], now: timings.Timing, is_gain: bool, more: dict[str, Any]
+) -> None:
+    """A run that measured it itself knows better: its verdict was never believed, and each run searched anew."""
+    out = tmp_path / "out.onnx"
+    assert run(source, out, budget=20).improved
+    timing["confirm"] = now
+    first, again = (run(source, out, budget=30, **more) for _ in range(2))
+    assert first.improved is again.improved is is_gain
+    assert not first.cached_verdict and again.cached_verdict
 
 
 def test_what_was_found_without_an_option_is_taken_where_a_verdict_knows_of_nothing(

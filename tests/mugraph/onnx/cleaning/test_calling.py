@@ -65,6 +65,46 @@ def test_nested_calls_with_attributes_and_inputs_that_are_left_out() -> None:
     assert outputs(made, **feed) == outputs(proto, **feed)
 
 
+@pytest.mark.parametrize("caller", ["own", "com.microsoft"], ids=["written out", "kept"])
+def test_a_default_of_what_a_caller_leaves_out(caller: str) -> None:
+    """An attribute is handed on that the caller lacks: the default counts, which onnx's inliner would drop."""
+    proto = parse_model(f"""<ir_version: 9, opset_import: ["" : 17, "own" : 1, "com.microsoft" : 1]>
+        g (float[N,8] x) => (float[N,8] y) {{ a = {caller}.Outer(x) y = own.Outermost(a) }}
+        <domain: "{caller}", opset_import: ["" : 17, "own" : 1]> Outer <alpha> (u) => (h) {{
+            h = own.Inner <alpha: float = @alpha> (u)
+        }}
+        <domain: "own", opset_import: ["" : 17]> Inner <alpha: float = 0.5> (u) => (v) {{
+            v = LeakyRelu <alpha: float = @alpha> (u)
+        }}
+        <domain: "own", opset_import: ["" : 17]> Outermost (u) => (v) {{ v = Sin(u) }}""")
+    made = written(proto)
+    assert called(made) == {"Inner" if caller == "own" else "Outer", "Sin"}
+    assert outputs(made, x=X) == outputs(proto, x=X)
+
+
+def test_a_body_of_a_function_gives_what_it_was_fed() -> None:
+    """onnx's inliner renames the output and not the input: the model would be none."""
+    proto = parse_model(f"""{HEAD} g (float[N,8] x, int64 n) => (float[N,8] y) {{ a = own.f(x, n) y = own.f(a, n) }}
+        <domain: "own", opset_import: ["" : 17]> f (x, n) => (y) {{
+            t = Exp(x)
+            y = Loop (n, , x) < body = b (int64 n, bool go, float[N,8] x) => (bool go, float[N,8] r) {{ r = Add(t, x) }}>
+        }}""")
+    made = written(proto)
+    assert not made.functions and called(made) == {"Exp", "Loop"}
+    feed = {"x": X, "n": np.array(3)}
+    assert outputs(made, **feed) == outputs(proto, **feed)
+
+
+@pytest.mark.parametrize("given", ["", '"ai.onnx" : 17, '], ids=["its own alone", "another name"])
+def test_domains_that_functions_alone_import(given: str) -> None:
+    proto = parse_model(f"""<ir_version: 9, opset_import: [{given}"own" : 1]>
+        g (float[N,8] x) => (float[N,8] y) {{ y = own.f(x) }}
+        <domain: "own", opset_import: ["" : 17, "com.microsoft" : 1]> f (u) => (v) {{ w = com.microsoft.Gelu(u) v = Sin(w) }}""")
+    made = written(proto)
+    assert called(made) == {"Gelu", "Sin"} and len(made.opset_import) == 3
+    assert outputs(made, x=X) == outputs(proto, x=X)
+
+
 @pytest.mark.parametrize("flag", [True, False])
 def test_calls_from_bodies_and_bodies_of_functions(flag: bool) -> None:
     """What a body reads from around it keeps its meaning in another place."""
