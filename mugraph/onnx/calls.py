@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
 
 from onnx import FunctionProto, ModelProto, NodeProto
 
@@ -83,6 +82,9 @@ def _nodes(model: ModelProto, functions: Iterable[FunctionProto], calls: int) ->
     """Nodes of the main graph with the calls of some functions written out; ``calls`` is what each of these counts beside."""
     called = {function_name(f): [called_name(node) for node in with_bodies(f.node)] for f in functions}
     sizes: dict[FunctionName, int] = {}
+    if not called:
+        return sum(1 for _ in with_bodies(model.graph.node))
+    from graphlib import CycleError, TopologicalSorter  # hardly a model needs it
 
     def size(name: FunctionName) -> int:
         return calls + sizes[name] if name in sizes else 1

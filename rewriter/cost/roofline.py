@@ -28,6 +28,7 @@ from functools import lru_cache
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.blocks.sizes import bound_sizes
+from mugraph.domains.base import FLOATS
 from mugraph.ops import Movement, ProductKind, get_operator, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided
@@ -127,13 +128,16 @@ def _node_microseconds(device: Device, op: str, attrs: Attrs, operands: tuple[Te
 
 
 def _compute_within(device: Device, term: Term, operands: Sequence[TensorType], outputs: Sequence[TensorType]) -> float:
-    """As :func:`_compute`, of a term within what an operator decomposes to: of a composite by what that decomposes to."""
+    """As :func:`_compute`, of a term within what an operator decomposes to: of a composite by what that decomposes to.
+
+    There, products of integers count nothing: they have no rate of their own, and at that of floats no kernel of them is timed.
+    """
     record = get_operator(term.op)
     if not record.composite:
         return _compute(device, term.op, {**record.defaults, **dict(term.attrs)}, operands, outputs)
     roots = record.decompose(term.attrs, operands)
     types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
-    inner = dict.fromkeys(each for each in walk(roots) if each.inputs)
+    inner = dict.fromkeys(each for each in walk(roots) if each.inputs and types[each].dtype in FLOATS)
     return sum(_compute_within(device, each, operand_types(each, types), [types[each]]) for each in inner)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from onnx import FunctionProto, ModelProto, OperatorSetIdProto, inliner
+from onnx import FunctionProto, ModelProto, OperatorSetIdProto
 
 from mugraph.onnx.calls import FunctionName, called_name, functions_called, functions_of, is_kernel, node_count, with_bodies
 from mugraph.onnx.model import Model
@@ -35,6 +35,8 @@ def without_calls(model: Model) -> Model:
     called = functions_called(proto.graph.node, functions)
     if {(domain, name) for domain, name, _ in called} <= kept or node_count(proto) > _MOST_NODES:
         return model
+    from onnx import inliner  # hardly a model needs it
+
     try:
         return reread(model, inliner.inline_selected_functions(_prepared(proto, kept, versions), sorted(kept), exclude=True))
     except (ModelError, RuntimeError):  # what the inliner refuses is no reason to fail: functions are opaque then
