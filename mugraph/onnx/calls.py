@@ -81,10 +81,11 @@ def node_count(model: ModelProto) -> int:
 def _nodes(model: ModelProto, functions: Iterable[FunctionProto], calls: int) -> float:
     """Nodes of the main graph with the calls of some functions written out; ``calls`` is what each of these counts beside."""
     called = {function_name(f): [called_name(node) for node in with_bodies(f.node)] for f in functions}
-    sizes: dict[FunctionName, int] = {}
     if not called:
         return sum(1 for _ in with_bodies(model.graph.node))
     from graphlib import CycleError, TopologicalSorter  # hardly a model needs it
+
+    sizes: dict[FunctionName, int] = {}
 
     def size(name: FunctionName) -> int:
         return calls + sizes[name] if name in sizes else 1

@@ -120,11 +120,19 @@ def _computed_before(values: Sequence[int], tables: Tables) -> list[tuple[Dim, .
 
 def _place(value: int, tables: Tables) -> int:
     """The node of the file, as its number, behind which a value is written at the earliest; -1 for what nothing computes."""
-    maker = tables.makers.get(value)
-    if maker is None:
-        return -1
-    node, _ = maker
-    return node.origin if node.origin is not None else max((_place(operand, tables) for operand in node.inputs), default=-1)
+    place, seen, left = -1, set[int](), [value]
+    while left:
+        value = left.pop()
+        maker = tables.makers.get(value)
+        if maker is None or value in seen:
+            continue
+        seen.add(value)
+        node, _ = maker
+        if node.origin is None:
+            left += node.inputs
+        else:
+            place = max(place, node.origin)
+    return place
 
 
 def _is_written_before(value: int, place: int, tables: Tables) -> bool:
