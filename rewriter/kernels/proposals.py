@@ -34,6 +34,7 @@ from rewriter.kernels.matched import matches_of, matches_of_all
 from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first
 from rewriter.kernels.preparing import joined, multiplied, positioned, quantized_apart
 from rewriter.kernels.stored import ELEMENTS, StoredKernels, pattern_rule
+from rewriter.kernels.turned import turned_weights, turns
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match, NoMatch
@@ -128,6 +129,7 @@ class KernelProposals:
         """
         if moves.prices.costs.provider != self.provider:
             return
+        candidate = self._turned(moves, candidate)
         offers = self._offers(moves, candidate, left)
         current = self._in_turn(moves, candidate, offers, left)
         if current is not candidate:
@@ -140,7 +142,8 @@ class KernelProposals:
         if left() < 0:
             return
         several = (quantized_apart, multiplied, joined, positioned)
-        for prepared in itertools.chain.from_iterable(prepare(moves, candidate) for prepare in several):
+        for apart in itertools.chain.from_iterable(prepare(moves, candidate) for prepare in several):
+            prepared = self._turned(moves, apart)
             current = self._in_turn(moves, prepared, self._offers(moves, prepared, left), left)
             if current is not prepared:
                 yield current
@@ -160,6 +163,15 @@ class KernelProposals:
             yield from self._everywhere(moves, candidate, self._chunked.rules(candidate.graph))
             yield from self._everywhere(moves, candidate, attention_apart(candidate.graph))
             yield from self._everywhere(moves, candidate, chosen_updates(candidate.graph))
+
+    def _turned(self, moves: Moves, candidate: Candidate) -> Candidate:
+        """The candidate with the weights of products of few rows turned, for kernels to read them by columns."""
+        current = candidate
+        for rule in turned_weights(candidate.graph):
+            found = matches_of(current.graph, self._rules.direction(rule))
+            sites = [match for match in found if turns(current.graph, match)]
+            current = self.taken(moves, current, sites) or current
+        return current
 
     def _everywhere(self, moves: Moves, candidate: Candidate, rules: Iterable[Rule]) -> Iterator[Candidate]:
         """The candidate after some rules, each wherever it applies."""

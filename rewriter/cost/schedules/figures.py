@@ -267,6 +267,20 @@ class BlockFigures:
         return any(len(accumulator.operands) == 2 for accumulator in self.block.accumulators)
 
     @cached_property
+    def is_streamed(self) -> bool:
+        """Whether all products are of one row each by matrices whose columns lie together in memory."""
+        dots = [s for s in self.block.statements if isinstance(s, Dot)]
+        return bool(dots) and len(dots) == len(self.products) and all(map(self._is_streamed, dots))
+
+    def _is_streamed(self, dot: Dot) -> bool:
+        load = self.block.defined[dot.right]
+        rows = set(self.block.value_axes[dot.left]) - {dot.over}
+        if any(self.sizes[axis] != 1 for axis in rows) or not isinstance(load, Load):
+            return False
+        last = next((factor.index for factor in reversed(load.view) if factor.size != 1), None)
+        return last is not None and last.axis == dot.over and last.plain
+
+    @cached_property
     def chain(self) -> int:
         """Operations of an iteration that wait for each other across warps: products, reductions, exchanges of layouts."""
         block = self.block

@@ -11,11 +11,15 @@ from mugraph.terms.shape import DataType
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures, TileProduct
 from rewriter.cost.schedules.processor import MATRIX
+from rewriter.cost.schedules.tilings import Bools, Tilings
 from rewriter.cost.schedules.times import TimeModel
 
 __all__ = ["fitting"]
 
 _MOST_ROWS, _MOST_COLUMNS, _MOST_INNER = 128, 256, 256
+_LEAST_STREAMED, _MOST_STREAMED_INNER = 2, 4096
+"""Columns and their entries in a tile of a matrix that one row is multiplied by and whose columns lie together: a block may take
+few of them, and all at once (docs/decoding.md, Weights by columns)."""
 _MOST_STREAMED = 1 << 14
 """Entries of the largest tile of a loop without products."""
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -43,6 +47,8 @@ def fitting(model: TimeModel) -> ScheduleArrays:
     may_split = bool(block.accumulators) and not any(block.phases[s.value] == "loop" for s in block.stores)
     schedules = ScheduleArrays.every(figures, {axis: _axis_tiles(figures, axis) for axis in figures.cut})
     tilings = schedules.tilings
+    if figures.is_streamed:
+        schedules = schedules.where(~_pads_for_nothing(figures, tilings))
     schedules = schedules.times("warps", _WARPS)
     if figures.products:
         results = [tilings.entries([x for x in {*each.left, *each.right} if x != each.over]) for each in figures.products]
@@ -71,18 +77,28 @@ def _axis_tiles(figures: BlockFigures, axis: str) -> list[int]:
     limit = next_power(figures.sizes[axis])
     if axis == block.loop:
         least = MATRIX if roles else min(64, limit)
-        most = _MOST_INNER if roles else _MOST_STREAMED
+        most = (_MOST_STREAMED_INNER if figures.is_streamed else _MOST_INNER) if roles else _MOST_STREAMED
         return _powers(min(least, max(limit, MATRIX)), min(max(limit, MATRIX), most))
     if figures.is_batch(axis):
         return [1]
     if "outer" in roles:
         most = _MOST_ROWS if any(axis in each.left for each in products) else _MOST_COLUMNS
-        tiles = _powers(MATRIX, min(max(limit, MATRIX), most))
+        least = _LEAST_STREAMED if figures.is_streamed and limit > 1 else MATRIX
+        tiles = _powers(least, min(max(limit, MATRIX), most))
         if axis == axis_of_few_rows(figures):
             return [*_ROWS_APART, *tiles]
         few = {1} if _is_narrow(products, axis) else {1, limit}  # two to fifteen rows take what sixteen do, and are slower
         return [*(few if limit < MATRIX else set[int]()), *tiles]
     return _powers(1, min(limit, 16)) if block.loop is None else _powers(1, min(limit, _MOST_ROWS))
+
+
+def _pads_for_nothing(figures: BlockFigures, tilings: Tilings) -> Bools:
+    """Whether a tile has rows for the matrix units, and no size for them."""
+    pads = np.zeros(tilings.count, np.bool_)
+    for each in figures.products:
+        rows, columns = (tilings.entries(set(axes) - {each.over}) for axes in (each.left, each.right))
+        pads |= (rows > 1) & ((columns < MATRIX) | (tilings.entries((each.over,)) > _MOST_INNER))
+    return pads
 
 
 def _is_narrow(products: Sequence[TileProduct], axis: str) -> bool:

@@ -26,6 +26,7 @@ from mugraph.terms.term import Term, attr_symbols, const, make, var
 from rewriter.kernels.fuse.growth import GrownNodes, SetGrowth
 from rewriter.kernels.fuse.kinds import FLOATS_AND_TRUTH, NodeKinds, is_computed
 from rewriter.kernels.fuse.reading import GraphReading
+from rewriter.kernels.turned import is_turned
 from rewriter.search.match import resolve
 
 __all__ = ["FusableSet", "fusable_set", "propose"]
@@ -191,6 +192,8 @@ class _TermReader:
             stored = self._leaf(resolve(graph, maker.inputs[0]))
             if stored.op != "Const":  # read as it is stored, not as many times as it is repeated
                 return make("Expand", (stored,), maker.attrs)
+        if maker is not None and is_turned(graph, value):  # to be read by columns
+            return make("Transpose", (self._read(resolve(graph, maker.inputs[0])),), maker.attrs)
         return self._read(value)
 
     def _read(self, value: int) -> Term:

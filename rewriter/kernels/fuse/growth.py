@@ -56,7 +56,7 @@ class SetGrowth:
                 continue
             if kind in ("product", "attention"):
                 attends = kind == "product" and self._kinds.is_weighted(node)
-                results = len(self._reading.live(node))
+                results = self._reading.results(node)
                 levels = [(0, True), (1, True), *([(2, False)] if attends else []), (2, True)]
                 for level, shares_rows in levels:
                     start = self.upwards({node}, level, attends=attends, shares_rows=shares_rows)
@@ -77,8 +77,9 @@ class SetGrowth:
                     start = self.upwards(set(group), level)
                     yield GrownNodes(start | parts, start - set(group), len(group))
         for group in self._appending():
-            start = self.upwards(set(group), 1)
-            yield GrownNodes(start, start - set(group), len(group))
+            for level in (1, 2):
+                start = self.upwards(set(group), level)
+                yield GrownNodes(start, start - set(group), len(group))
 
     def _totals(self, total: Node) -> Iterator[GrownNodes]:
         """A reduction of all entries with the nodes that compute them, and with one after the other of its result's readers.
@@ -170,8 +171,8 @@ class SetGrowth:
         reading = self._reading
         tail, last, before = {product}, product, set(self._reading.makers(product))
         while True:
-            readers, values = reading.readers(last), reading.live(last)
-            if len(readers) != 1 or len(values) != 1 or values[0] in reading.outputs:
+            readers = reading.readers(last)
+            if len(readers) != 1 or reading.results(last) != 1 or not reading.outputs.isdisjoint(reading.live(last)):
                 return tail
             (last,) = readers
             beside = self._beside(last, tail)

@@ -41,6 +41,10 @@ class GraphReading:
         values = [v for v in node.values if self.graph.definition(v) == (node, node.values.index(v))]
         return sorted({*values, *self.graph.others.get(node, ())})
 
+    def results(self, node: Node) -> int:
+        """How many outputs of a node there are in this graph; one that took another's place is a value of each."""
+        return len({definition[1] for value in self.live(node) if (definition := self.graph.definition(value)) is not None})
+
     def users(self, value: int) -> list[Node]:
         """The nodes that read a value."""
         users: list[Node] = []

@@ -108,16 +108,16 @@ def test_a_movement_whose_sizes_no_operand_tells_is_left_outside(bias: str) -> N
 
 def test_what_is_broadcast_early_is_read_as_it_is_stored() -> None:
     """A constant that rules expanded, or a mask before many heads: the kernel takes their place in what it reads."""
-    texts = ["Relu(Add(MatMul(x, w), Expand[shape=(8,12)](b)))"]
-    graph = graph_of({"x": (1, 8, 16)}, {"w": (16, 12), "b": (12,)}, texts)
+    texts = ["Relu(Add(MatMul(x, w), Expand[shape=(32,12)](b)))"]
+    graph = graph_of({"x": (1, 32, 16)}, {"w": (16, 12), "b": (12,)}, texts)
     (whole,) = [
         fusable for fusable in propose(graph) if fusable.roots == tuple(graph.outputs) and "MatMul" in repr(fusable.terms)
     ]
-    assert sorted(type_.shape for type_ in whole.types.values()) == [(1, 8, 16), (12,), (16, 12)]
+    assert sorted(type_.shape for type_ in whole.types.values()) == [(1, 32, 16), (12,), (16, 12)]
     moves = moves_for()
     best = min(KernelProposals().children(moves, moves.start(graph)), key=lambda child: child.cost)
     (kernel,) = [node for node in best.graph.references if node.op == "Kernel"]
-    assert {str(best.graph.type(value)) for value in kernel.inputs} == {"float16[1,8,16]", "float16[12]", "float16[16,12]"}
+    assert {str(best.graph.type(value)) for value in kernel.inputs} == {"float16[1,32,16]", "float16[12]", "float16[16,12]"}
 
     call = (
         "MultiHeadAttention[given=('attention_bias',),mask_filter_value=-10000.0,num_heads=2,present=false,scale=0.25,"
