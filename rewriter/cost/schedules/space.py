@@ -55,13 +55,15 @@ def fitting(model: TimeModel) -> ScheduleArrays:
         has_work = np.min(results, axis=0) >= _LARGE_RESULT
         schedules = schedules.where((schedules.warps <= _MANY_WARPS) | has_work[schedules.at])
     schedules = schedules.times("stages", (1, *_STAGES))
-    schedules = schedules.where((schedules.stages > 1) == (tilings.iterations > 1)[schedules.at])
+    schedules = schedules.where((schedules.stages == 1) | (tilings.iterations > 1)[schedules.at])
     schedules = schedules.where(model.fits(schedules))
     if may_split:
         schedules = schedules.times("split", _SPLITS)
         programs = tilings.programs[schedules.at] * schedules.split
         few = (schedules.split <= tilings.iterations[schedules.at]) & (programs <= 6 * model.device.units)
         schedules = schedules.where((schedules.split == 1) | few)
+    goes_round = -(-tilings.iterations[schedules.at] // schedules.split) > 1
+    schedules = schedules.where((schedules.stages > 1) == goes_round)
     if figures.products and figures.unique_bytes > _CACHED:
         schedules = schedules.times("group", _GROUPS)
         schedules = schedules.where((schedules.group == 1) | (tilings.rows_of_tiles >= 2)[schedules.at])

@@ -187,7 +187,8 @@ class FunctionWriter:
             self._accumulators.start(accumulator)
         listed = self._masks.listed
         if listed is None:
-            low, high = self._bounds.skipped(*self._part_bounds(loop))
+            whole = self._part_bounds(loop)
+            low, high = self._bounds.skipped(*whole)
             part = late_part(block)
             if part is None:
                 low, high = self._shown.narrowed(low, high)
@@ -199,9 +200,13 @@ class FunctionWriter:
                 with text.indented(), self._values.standing_before(part):
                     self._write_iteration(loop)
                 low = f"tl.maximum({low}, {loop}_late)"
-            text.line(f"for {loop}_start in {self._range(f'{low}, {high}, {tiling[loop]}')}:")
-            with text.indented():
+            if (low, high) == whole and self._is_one_tile(loop):
+                text.assign(f"{loop}_start", low)
                 self._write_iteration(loop)
+            else:
+                text.line(f"for {loop}_start in {self._range(f'{low}, {high}, {tiling[loop]}')}:")
+                with text.indented():
+                    self._write_iteration(loop)
         else:
             number = self._part() if self._role == FunctionRole.PART else ""
             for each in self._masks.loops(listed, number):
@@ -211,6 +216,11 @@ class FunctionWriter:
                     self._write_iteration(loop)
         for accumulator in block.accumulators:
             self._accumulators.finish(accumulator)
+
+    def _is_one_tile(self, loop: str) -> bool:
+        """Whether the loop of a block, or of a part of it, is one tile: there is nothing to go round for."""
+        length, parts = self._block.sizes[loop], self._tiling.schedule.split if self._role == FunctionRole.PART else 1
+        return isinstance(length, int) and _ceil_div(length, self._tiling[loop]) == parts
 
     def _range(self, bounds: str) -> str:
         """What a loop goes over; the compiler pipelines those with products of itself."""
