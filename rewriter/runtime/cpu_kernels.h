@@ -247,8 +247,8 @@ static OrtStatus *pack(const CpuKernel *kernel, const Handle *info, const Packin
     if (!is_constant) { status = fail("onnx.superopt: input %s%ld of a kernel is packed once, but it is no constant", "", packing->input); goto done; }
     TRY(shape_of_value(value, &shapes[packing->input]));
     TRY(GetTensorMutableData((Handle *)value, &weights));
-    int64_t bytes = evaluate(plan, packing->bytes, shapes, &bad);
-    for (int i = 0; i < packing->sizes; i++) sizes[i] = evaluate(plan, packing->size[i], shapes, &bad);
+    int64_t bytes = evaluate(plan, packing->bytes, shapes, NULL, &bad);
+    for (int i = 0; i < packing->sizes; i++) sizes[i] = evaluate(plan, packing->size[i], shapes, NULL, &bad);
     if (bad || bytes < 0) { status = fail("onnx.superopt: what %s packs has no size%.0ld", name, 0); goto done; }
     for (int v = 0; v < plan->variants && function == NULL; v++)
         *(void **)&function = dlsym(kernel->opened[v].object->handle, name);

@@ -40,11 +40,11 @@ static OrtStatus *malformed(void) { return CreateStatus(ORT_FAIL, "onnx.superopt
 /* The form of the plan of a version of Kernel or CpuKernel. */
 static OrtStatus *form_of(int64_t version, int on_cpu, PlanForm *form) {
     char message[200];
-    *form = on_cpu ? CPU_PLAN : version == FORMAT_VERSION ? ONE_VARIANT : SEVERAL_VARIANTS;
-    int64_t newest = on_cpu ? CPU_FORMAT_VERSION : CHOICE_FORMAT_VERSION;
-    if (version == newest || (!on_cpu && version == FORMAT_VERSION)) return NULL;
+    *form = on_cpu ? CPU_PLAN : version == FORMAT_VERSION ? ONE_VARIANT : version == CHOICE_FORMAT_VERSION ? SEVERAL_VARIANTS : ANY_VARIANTS;
+    int64_t oldest = on_cpu ? CPU_FORMAT_VERSION : FORMAT_VERSION, newest = on_cpu ? CPU_FORMAT_VERSION : BUFFER_FORMAT_VERSION;
+    if (version >= oldest && version <= newest) return NULL;
     snprintf(message, sizeof message, "onnx.superopt: the model is of format %ld, the library reads %s; %s", (long)version,
-             on_cpu ? "1 of kernels for processors" : "2 and 3",
+             on_cpu ? "1 of kernels for processors" : "2, 3 and 4",
              version > newest ? "install a newer onnx-superopt" : "optimise the model again");
     return CreateStatus(ORT_FAIL, message);
 }
@@ -107,7 +107,7 @@ static OrtStatus *shape_of_value(const Handle *value, Shape *shape) {
     return status;
 }
 
-/* A run of a node: the shapes of its inputs, pointers to all tensors, and the values of a launch's parameters, in one piece of
+/* A run of a node: the shapes of its inputs, pointers to all tensors (outputs behind inputs), and the values of a launch's parameters, in one piece of
  * memory; the variant for these sizes, which is null where there is nothing to do. */
 typedef struct {
     void *whole;
@@ -159,7 +159,7 @@ static OrtStatus *begin_run(const Node *node, Handle *context, Run *run) {
         int64_t dims[MAX_RANK];
         Handle *value = NULL;
         for (int d = 0; d < plan->output[i].rank; d++) {
-            dims[d] = evaluate(plan, plan->output[i].dims[d], run->shapes, &bad);
+            dims[d] = evaluate(plan, plan->output[i].dims[d], run->shapes, NULL, &bad);
             empty |= dims[d] == 0;
             bad |= dims[d] < 0;
         }
@@ -179,7 +179,7 @@ static OrtStatus *take_scratch(const Node *node, Handle *context, const Handle *
     int bad = 0;
     if (run->variant->scratches > 0) TRY(KernelContext_GetAllocator(context, memory, &run->allocator));
     for (int i = 0; i < run->variant->scratches; i++) {
-        int64_t bytes = evaluate(&node->plan, run->variant->scratch[i], run->shapes, &bad);
+        int64_t bytes = evaluate(&node->plan, run->variant->scratch[i], run->shapes, NULL, &bad);
         if (bad || bytes < 0) { status = fail("onnx.superopt: scratch memory of kernel %s has no size%.0ld", node->title, 0); goto done; }
         TRY(KernelContext_GetScratchBuffer(context, memory, (size_t)bytes, &run->scratches[i]));
     }
@@ -190,7 +190,7 @@ done:
 /* The grid and the parameters of a launch; 0 where they have no value. */
 static int fill_launch(const Node *node, const Launch *launch, void **packed, Run *run, int64_t grid[3]) {
     int bad = 0;
-    for (int axis = 0; axis < 3; axis++) grid[axis] = evaluate(&node->plan, launch->grid[axis], run->shapes, &bad);
+    for (int axis = 0; axis < 3; axis++) grid[axis] = evaluate(&node->plan, launch->grid[axis], run->shapes, run->inputs, &bad);
     for (int p = 0; p < launch->params; p++) {
         const Param *param = &launch->param[p];
         run->arguments[p] = &run->values[p];
@@ -199,7 +199,7 @@ static int fill_launch(const Node *node, const Launch *launch, void **packed, Ru
         case OUTPUT: run->arguments[p] = &run->outputs[param->value]; break;
         case SCRATCH: run->arguments[p] = &run->scratches[param->value]; break;
         case PACKED: run->arguments[p] = &packed[param->value]; break;
-        case INT32: case INT64: run->values[p] = evaluate(&node->plan, param->expression, run->shapes, &bad); break;
+        case INT32: case INT64: run->values[p] = evaluate(&node->plan, param->expression, run->shapes, run->inputs, &bad); break;
         default: run->values[p] = param->kind == NOTHING ? 0 : param->value;
         }
     }

@@ -19,6 +19,7 @@
 
 #define FORMAT_VERSION 2
 #define CHOICE_FORMAT_VERSION 3
+#define BUFFER_FORMAT_VERSION 4
 #define CPU_FORMAT_VERSION 1
 #define EXPORT __attribute__((visibility("default")))
 #define MAX_RANK 16

@@ -1,14 +1,15 @@
 """The attributes of the nodes of domain ``onnx.superopt``: the plan, the images and their packing, as the library reads them.
 
-Those of a ``Kernel`` have the format :data:`FORMAT_VERSION`, and :data:`CHOICE_FORMAT_VERSION` where sizes choose
-among variants; those of a ``CpuKernel`` have :data:`CPU_FORMAT_VERSION`. superopt_runtime.c is their other side.
+Those of a ``Kernel`` have the format :data:`FORMAT_VERSION`, :data:`CHOICE_FORMAT_VERSION` where sizes choose among
+variants, and :data:`BUFFER_FORMAT_VERSION` where a launch depends on which buffers are one; those of a ``CpuKernel`` have
+:data:`CPU_FORMAT_VERSION`. superopt_runtime.c is their other side.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from mugraph.terms.shape import DataType
 
 __all__ = [
+    "BUFFER_FORMAT_VERSION",
     "CHOICE_FORMAT_VERSION",
     "CPU_FORMAT_VERSION",
     "FORMAT_VERSION",
@@ -37,15 +39,18 @@ __all__ = [
 
 FORMAT_VERSION = 2
 CHOICE_FORMAT_VERSION = 3
+BUFFER_FORMAT_VERSION = 4
 CPU_FORMAT_VERSION = 1
 
-_CONSTANT, _DIMENSION, _ADD, _SUBTRACT, _MULTIPLY, _CEIL_DIVIDE, _FLOOR_DIVIDE, _MINIMUM, _MAXIMUM = range(9)
+_CONSTANT, _DIMENSION, _ADD, _SUBTRACT, _MULTIPLY, _CEIL_DIVIDE, _FLOOR_DIVIDE, _MINIMUM, _MAXIMUM, _APART = range(10)
+_WIDTHS = {_CONSTANT: 2, _DIMENSION: 3, _APART: 3}
+"""Numbers of an operation with those behind it; all others are one."""
 _INPUT, _OUTPUT, _SCRATCH, _INT32, _INT64, _FLOAT32, _NOTHING, _PACKED = range(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """An integer computed from the inputs' dimensions at run time: a postfix program."""
+    """An integer computed from the inputs' dimensions at run time, and of which buffers are one: a postfix program."""
 
     code: tuple[int, ...]
 
@@ -57,6 +62,11 @@ class Expression:
     def dimension(tensor: int, axis: int) -> Expression:
         """The size of an input at an axis counted from the front."""
         return Expression((_DIMENSION, tensor, axis))
+
+    @staticmethod
+    def apart(input: int, output: int) -> Expression:
+        """0 where an output is in the buffer of an input, else 1; of a launch alone: no size of a tensor depends on it."""
+        return Expression((_APART, input, output))
 
     def _with(self, other: Expression | int, operation: int) -> Expression:
         return Expression((*self.code, *Expression.of(other).code, operation))
@@ -85,22 +95,33 @@ class Expression:
     def packed(self) -> list[int]:
         return [len(self.code), *self.code]
 
-    def value(self, shapes: Sequence[Sequence[int]]) -> int:
-        """The number for inputs of these shapes, as the run-time library computes it."""
+    @property
+    def compares_buffers(self) -> bool:
+        code, at = self.code, 0
+        while at < len(code) and code[at] != _APART:
+            at += _WIDTHS.get(code[at], 1)
+        return at < len(code)
+
+    def value(self, shapes: Sequence[Sequence[int]], shared: Collection[tuple[int, int]] = ()) -> int:
+        """The number for inputs of these shapes, as the run-time library computes it.
+
+        Args:
+            shared: inputs and outputs, by number, that are one buffer.
+        """
         code, stack, at = self.code, list[int](), 0
         while at < len(code):
             operation = code[at]
             if operation == _CONSTANT:
                 stack.append(code[at + 1])
-                at += 2
             elif operation == _DIMENSION:
                 stack.append(shapes[code[at + 1]][code[at + 2]])
-                at += 3
+            elif operation == _APART:
+                stack.append(int((code[at + 1], code[at + 2]) not in shared))
             else:
                 b, a = stack.pop(), stack.pop()
                 results = [a + b, a - b, a * b, -(-a // b) if b else 0, a // b if b else 0, min(a, b), max(a, b)]
                 stack.append(results[operation - _ADD])
-                at += 1
+            at += _WIDTHS.get(operation, 1)
         (result,) = stack
         return result
 
@@ -183,6 +204,10 @@ class Launch:
     grid: tuple[Expression | int, Expression | int, Expression | int]
     arguments: tuple[Argument, ...]
 
+    @property
+    def compares_buffers(self) -> bool:
+        return any(Expression.of(extent).compares_buffers for extent in self.grid)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -195,8 +220,12 @@ class Plan:
     packings: tuple[Packing, ...] = ()
 
     @property
+    def compares_buffers(self) -> bool:
+        return any(launch.compares_buffers for launch in self.launches)
+
+    @property
     def version(self) -> int:
-        return FORMAT_VERSION
+        return BUFFER_FORMAT_VERSION if self.compares_buffers else FORMAT_VERSION
 
     @property
     def kernels(self) -> list[str]:
@@ -206,7 +235,8 @@ class Plan:
 
     def packed(self) -> list[int]:
         """The ``plan`` attribute."""
-        return [*self.packed_interface(), *self.packed_work(self.kernels)]
+        count = [1] if self.compares_buffers else []
+        return [*self.packed_interface(), *count, *self.packed_work(self.kernels)]
 
     def packed_interface(self) -> list[int]:
         """The inputs and outputs."""
@@ -249,7 +279,7 @@ class PlanChoice:
 
     @property
     def version(self) -> int:
-        return CHOICE_FORMAT_VERSION
+        return BUFFER_FORMAT_VERSION if any(plan.compares_buffers for plan in self.plans) else CHOICE_FORMAT_VERSION
 
     @property
     def kernels(self) -> list[str]:

@@ -2,10 +2,10 @@
 #pragma once
 #include "onnxruntime_slots.h"
 
-enum { CONSTANT, DIMENSION, ADD, SUBTRACT, MULTIPLY, CEIL_DIVIDE, FLOOR_DIVIDE, MINIMUM, MAXIMUM };
+enum { CONSTANT, DIMENSION, ADD, SUBTRACT, MULTIPLY, CEIL_DIVIDE, FLOOR_DIVIDE, MINIMUM, MAXIMUM, APART };
 enum { INPUT, OUTPUT, SCRATCH, INT32, INT64, FLOAT32, NOTHING, PACKED };
 
-typedef struct { int start, length; } Expression; /* within the plan: a postfix program over the inputs' dimensions */
+typedef struct { int start, length; } Expression; /* within the plan: a postfix program over the inputs' dimensions and buffers */
 typedef struct { int kind; int64_t value; Expression expression; } Param;
 typedef struct { int kernel, threads; Expression grid[3]; int params; Param *param; } Launch;
 typedef struct { int type, rank; Expression dims[MAX_RANK]; } Output;
@@ -89,12 +89,12 @@ static void read_variant(Reader *reader, const Plan *plan, Variant *variant) {
     }
 }
 
-typedef enum { ONE_VARIANT, SEVERAL_VARIANTS, CPU_PLAN } PlanForm;
+typedef enum { ONE_VARIANT, SEVERAL_VARIANTS, ANY_VARIANTS, CPU_PLAN } PlanForm;
 
-/* inputs; outputs, each: element type, rank, dimensions; in format 3 the number of variants, the measure that chooses among them
- * and the limits between them, ascending: the first variant runs up to the first limit, the last one beyond the last; then each
- * variant. Of a CpuKernel a checksum stands before all that, and before the variants, whose number is always told, what is packed
- * once, each: input, function, bytes, then the sizes that the function is told. */
+/* inputs; outputs, each: element type, rank, dimensions; in formats 3 and 4 the number of variants and, of several, the measure
+ * that chooses among them and the limits between them, ascending: the first variant runs up to the first limit, the last one beyond
+ * the last; then each variant. Of a CpuKernel a checksum stands before all that, and before the variants, whose number is told,
+ * what is packed once, each: input, function, bytes, then the sizes that the function is told. */
 static int read_plan(Plan *plan, PlanForm form) {
     Reader reader = {plan->code, plan->length, 0, 0};
     if (form == CPU_PLAN) next(&reader);
@@ -106,7 +106,7 @@ static int read_plan(Plan *plan, PlanForm form) {
         plan->output[i].rank = (int)within(&reader, 0, MAX_RANK);
         for (int d = 0; d < plan->output[i].rank; d++) plan->output[i].dims[d] = read_expression(&reader);
     }
-    plan->variants = form == ONE_VARIANT ? 1 : (int)within(&reader, form == CPU_PLAN ? 1 : 2, MAX_VARIANTS);
+    plan->variants = form == ONE_VARIANT ? 1 : (int)within(&reader, form == SEVERAL_VARIANTS ? 2 : 1, MAX_VARIANTS);
     if (plan->variants > 1) {
         plan->measure = read_expression(&reader);
         for (int i = 0; i < plan->variants - 1; i++)
@@ -145,18 +145,23 @@ static void free_plan(Plan *plan) {
 enum { UNKNOWN_RANK = -1 };
 typedef struct { int rank; int64_t dims[MAX_RANK]; } Shape;
 
-/* The value of an expression; -1 where it depends on a dimension that is not known yet, and *bad where it has no value. */
-static int64_t evaluate(const Plan *plan, Expression expression, const Shape *shapes, int *bad) {
+/* The value of an expression; -1 where it depends on a dimension that is not known yet, and *bad where it has no value, as one that
+ * compares buffers has none where there are none yet: "buffers" is null, else all inputs and then all outputs. */
+static int64_t evaluate(const Plan *plan, Expression expression, const Shape *shapes, void *const *buffers, int *bad) {
     int64_t stack[64];
     int top = 0, unknown = 0, overflows = 0;
     const int64_t *code = plan->code + expression.start;
     for (int i = 0; i < expression.length; i++) {
         int64_t a, b, operation = code[i];
-        if (operation == CONSTANT || operation == DIMENSION) {
+        if (operation == CONSTANT || operation == DIMENSION || operation == APART) {
             int wide = operation == CONSTANT ? 1 : 2;
             if (i + wide >= expression.length || top == 64) { *bad = 1; return -1; }
             if (operation == CONSTANT) stack[top++] = code[i + 1];
-            else {
+            else if (operation == APART) {
+                int64_t input = code[i + 1], output = code[i + 2];
+                if (buffers == NULL || input < 0 || input >= plan->inputs || output < 0 || output >= plan->outputs) { *bad = 1; return -1; }
+                stack[top++] = buffers[input] != buffers[plan->inputs + output];
+            } else {
                 int64_t input = code[i + 1], axis = code[i + 2];
                 if (input < 0 || input >= plan->inputs || axis < 0 || axis >= MAX_RANK) { *bad = 1; return -1; }
                 const Shape *shape = &shapes[input];
@@ -194,7 +199,7 @@ static int64_t evaluate(const Plan *plan, Expression expression, const Shape *sh
 static int choose_variant(const Plan *plan, const Shape *shapes, int *bad) {
     int chosen = 0;
     if (plan->variants == 1) return 0;
-    int64_t measure = evaluate(plan, plan->measure, shapes, bad);
+    int64_t measure = evaluate(plan, plan->measure, shapes, NULL, bad);
     while (chosen < plan->variants - 1 && measure > plan->limit[chosen]) chosen++;
     return chosen;
 }

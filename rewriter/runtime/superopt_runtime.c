@@ -10,7 +10,8 @@
  * there is no CpuKernel, and onnxruntime runs the plain body that the model has for each node.
  *
  * Attributes of a node Kernel:
- *   version   int     2, or 3 where the sizes of the inputs choose among variants; the library refuses others by name
+ *   version   int     2, or 3 where the sizes of the inputs choose among variants, or 4 where launches compare buffers; the
+ *                     library refuses others by name
  *   images    uint8   tensor of entries: architecture, kind (bit 0: PTX, no cubin; bit 1: the kernels wait for the launch before
  *                     them; from bit 2: the variant), number of kernels, length and each kernel's dynamic shared memory as
  *                     little-endian int32, then the bytes, up to a multiple of 8
@@ -67,7 +68,7 @@ static OrtStatus *infer(const void *op, Handle *context) {
         const char *symbols[MAX_RANK];
         Handle *info = NULL;
         for (int d = 0; d < plan->output[i].rank; d++) {
-            dims[d] = evaluate(plan, plan->output[i].dims[d], shapes, &bad);
+            dims[d] = evaluate(plan, plan->output[i].dims[d], shapes, NULL, &bad);
             symbols[d] = names[d];
             if (dims[d] < 0) snprintf(names[d], sizeof names[d], "onnx.superopt.%u", unknown++);
             else names[d][0] = 0;

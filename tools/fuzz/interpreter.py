@@ -76,12 +76,12 @@ class Interpreter:
         for i, table in enumerate(source.tables):
             memory[f"table{i}"] = np.array(table.view(np.int8) if table.dtype == bool else table)
             names[Argument.input(len(kernel.inputs) + i)] = f"table{i}"
-        launches = []
+        launches, bound = [], [(place, out) for out, place in shared.items()]
         for launch in source.launches:
-            grid = tuple(Expression.of(extent).value(shapes) for extent in launch.grid)
+            grid = tuple(Expression.of(extent).value(shapes, bound) for extent in launch.grid)
             arguments: list[str | int] = []
             for argument in launch.arguments:
-                arguments.append(names[argument] if argument in names else Expression(argument.packed[2:]).value(shapes))
+                arguments.append(names[argument] if argument in names else Expression(argument.packed[2:]).value(shapes, bound))
             launches.append((launch.function, grid, arguments))
         reply = self.execute(source.text, launches, memory)
         return [reply[names[Argument.output(i)]] for i in range(len(kernel.outputs))]

@@ -15,6 +15,7 @@ from mugraph.blocks.statements import (
     Factor,
     Index,
     Load,
+    MaskTile,
     Predicate,
     Reduce,
     Statement,
@@ -41,6 +42,7 @@ __all__ = [
     "needed_values",
     "scaled_scores",
     "softmax_predicates",
+    "updated_axis",
     "updates",
 ]
 
@@ -201,6 +203,7 @@ class Update:
     Attributes:
         output, input: tensors of one type.
         value: the name of what is stored.
+        kept: the name of the load of the input.
         condition: a truth value over values of the block.
         is_so: whether entries are new where the condition holds, else where it does not.
     """
@@ -208,6 +211,7 @@ class Update:
     output: str
     input: str
     value: str
+    kept: str
     condition: Term
     is_so: bool
 
@@ -237,8 +241,20 @@ def _update(kernel: Kernel, block: Block, store: Store) -> Update | None:
             and store.tensor in {tensor.name for tensor in kernel.outputs}
             and types[load.tensor] == types[store.tensor]
         ):
-            return Update(store.tensor, load.tensor, store.value, condition, is_so)
+            return Update(store.tensor, load.tensor, store.value, load.name, condition, is_so)
     return None
+
+
+def updated_axis(block: Block, found: Sequence[Update]) -> str | None:
+    """The axis of the grid along which what is new is looked for: the last that a condition depends on; ``None`` if none does.
+
+    Nor has one that a stored mask says, which has tiles of its own.
+    """
+    if any(isinstance(statement, MaskTile) for statement in conditions_of(block, found)):
+        return None
+    axes = {axis for update in found for leaf in variables([update.condition]) for axis in block.value_axes[leaf.name]}
+    along = [axis for axis in block.grid if axis in axes and block.sizes[axis] != 1]
+    return along[-1] if along else None
 
 
 def conditions_of(block: Block, found: Sequence[Update]) -> list[Statement]:

@@ -26,7 +26,7 @@ from rewriter.kernels.triton.ahead import PREFETCH, PREFETCH_TEXT, check_waits
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.function import FunctionWriter
 from rewriter.kernels.triton.functions import FUNCTION_TEXTS, functions_called
-from rewriter.kernels.triton.source import OVERLAPPED, WRITES, Source
+from rewriter.kernels.triton.source import APART, OVERLAPPED, Source
 from rewriter.runtime.plan import Output
 
 __all__ = ["generate"]
@@ -80,8 +80,8 @@ _NAMES = Names(
             *kwlist,
             "tl",
             "triton",
+            APART,
             OVERLAPPED,
-            WRITES,
             "gdc_wait",
             "gdc_launch_dependents",
             *FUNCTION_TEXTS,
@@ -95,5 +95,5 @@ _NAMES = Names(
             "range",
         }
     ),
-    ("start", "at", "in", "low", "high", "first", "last", "shown", "from", "to", "firsts", "lasts"),
+    ("start", "at", "in", "low", "high", "first", "last", "shown", "from", "to", "firsts", "lasts", "lane", "lanes"),
 )

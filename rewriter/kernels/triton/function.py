@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 
 from mugraph.blocks.block import Block
@@ -22,7 +22,7 @@ from mugraph.blocks.statements import (
     statement_operands,
 )
 from mugraph.terms.shape import TensorType, product
-from rewriter.kernels.text.analysis import conditions_of, needed_values, updates
+from rewriter.kernels.text.analysis import needed_values, updated_axis, updates
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.roles import FunctionRole
 from rewriter.kernels.triton.accumulators import Accumulators
@@ -34,9 +34,10 @@ from rewriter.kernels.triton.grid import GridText
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.shown import ShownText
-from rewriter.kernels.triton.source import OVERLAPPED, WRITES, LaunchSource
+from rewriter.kernels.triton.source import APART, OVERLAPPED, LaunchSource
 from rewriter.kernels.triton.text import PART_AXIS, FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
+from rewriter.kernels.triton.updating import UpdateText
 from rewriter.kernels.triton.values import TileValues
 from rewriter.runtime.plan import Argument, Expression
 
@@ -74,12 +75,16 @@ class FunctionWriter:
         self._bounds = Bounds(self._text, self._tiling)
         self._shown = ShownText(self._text, self._tiling, self._positions, self._values, types)
         self._accumulators = Accumulators(self._text, self._tiling, self._values, self._bounds)
+        found = updates(places.kernel, block)
+        axis = updated_axis(block, found)
+        self._update = None if axis is None else UpdateText(self._text, self._tiling, self._positions, self._values, found, axis)
 
     def write(self) -> str:
         """The text of the function."""
         last_first = set() if self._role == FunctionRole.COMBINE else self._bounds.longer_later()
         order = None if self._role == FunctionRole.COMBINE else self._masks.row_order()
-        grid = GridText(self._text, self._tiling, self._places.wide, last_first, order)
+        strided = None if self._update is None else self._update.axis
+        grid = GridText(self._text, self._tiling, self._places.wide, last_first, order, strided)
         if order is None:
             grid.write()
         self._text.line(f"if {OVERLAPPED}:")
@@ -89,6 +94,8 @@ class FunctionWriter:
             grid.write()
         if self._role == FunctionRole.COMBINE:
             self._write_combination()
+        elif self._update is not None:
+            self._update.write()
         else:
             self._write_phase("fixed")
             if self._block.loop is not None:
@@ -97,30 +104,11 @@ class FunctionWriter:
             for accumulator in self._block.accumulators:
                 for name in accumulator.names:
                     self._write_state(name)
-        else:
-            with self._where_new():
-                self._accumulators.natural_shift()
-                self._write_phase("after")
+        elif self._update is None:
+            self._accumulators.natural_shift()
+            self._write_phase("after")
         arguments = ", ".join([*(name for name, _ in self._signature()), f"{OVERLAPPED}: tl.constexpr = False"])
         return "\n".join(["", "", "@triton.jit", f"def {self.name}({arguments}):", *self._text.lines])
-
-    @contextmanager
-    def _where_new(self) -> Iterator[None]:
-        """A scope of the text for what a block writes, which is nothing where buffers are updated and none of it is new."""
-        found, text = updates(self._places.kernel, self._block), self._text
-        if not found:
-            yield
-            return
-        apart = (f"({update.output}.to(tl.int64) != {update.input}.to(tl.int64))" for update in found)
-        text.assign(WRITES, " | ".join(apart))
-        text.line(f"if {WRITES} == 0:")
-        with text.indented(), self._values.inner(), self._positions.inner():
-            for statement in conditions_of(self._block, found):
-                self._values.write(statement)
-            text.assign(WRITES, " | ".join(dict.fromkeys(map(self._values.somewhere, found))))
-        text.line(f"if {WRITES}:")
-        with text.indented():
-            yield
 
     def _write_wait(self, *, can_ask: bool) -> None:
         """Waits for the kernel before this one, and lets the next one begin; what is asked for ahead is asked for before that.
@@ -132,7 +120,7 @@ class FunctionWriter:
         asked = [s for s in block.loads if s.tensor in self._tiling.schedule.ahead] if can_ask else []
         if self._role == FunctionRole.PART:
             asked = [s for s in asked if block.phases[s.name] != "after"]
-        elif self._role == FunctionRole.COMBINE or updates(self._places.kernel, block):  # which may have nothing to do
+        elif self._role == FunctionRole.COMBINE or self._update is not None:  # which may have nothing to do
             asked = []
         if not asked:
             self._text.line("gdc_wait()")
@@ -333,19 +321,28 @@ class FunctionWriter:
     def launch(self) -> LaunchSource:
         """The launch of the function, which has been written."""
         places, schedule, signature = self._places, self._tiling.schedule, self._signature()
+        numbers, update, blocks = dict(places.symbols), self._update, self._blocks(self._block.grid)
+        if update is not None:
+            others = self._blocks([axis for axis in self._block.grid if axis != update.axis])
+            lanes = update.lanes(self._blocks([update.axis]), others, places)
+            numbers |= {APART: update.apart(places), f"{update.axis}_lanes": lanes}
+            blocks = lanes * others
         arguments = [
-            places.arguments[name] if kind.startswith("*") else Argument.int32(places.symbols[name]) for name, kind in signature
+            places.arguments[name] if kind.startswith("*") else Argument.int32(numbers[name]) for name, kind in signature
         ]
-        blocks: Expression | int = 1
-        for axis in self._block.grid:
-            size = places.expression(self._block.sizes[axis])
-            tile = self._tiling[axis]
-            if isinstance(size, int) and isinstance(blocks, int):
-                blocks = blocks * -(-size // tile)
-            else:
-                blocks = Expression.of(blocks) * Expression.of(size).ceil_div(tile)
         grid = (blocks, schedule.split if self._role == FunctionRole.PART else 1, 1)
         return LaunchSource(self.name, tuple(signature), tuple(arguments), grid, schedule.warps, schedule.stages)
+
+    def _blocks(self, axes: Iterable[str]) -> Expression | int:
+        """The number of tiles along all of some axes of the grid."""
+        blocks: Expression | int = 1
+        for axis in axes:
+            size, tile = self._places.expression(self._block.sizes[axis]), self._tiling[axis]
+            if isinstance(size, int) and isinstance(blocks, int):
+                blocks = blocks * _ceil_div(size, tile)
+            else:
+                blocks = Expression.of(blocks) * Expression.of(size).ceil_div(tile)
+        return blocks
 
 
 def _ceil_div(a: int, b: int) -> int:

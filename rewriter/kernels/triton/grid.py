@@ -34,12 +34,20 @@ class GridText:
         wide: the number of the block is in 64 bits.
         last_first: axes whose last tiles are first, as they have most to do.
         order: of the tiles of an axis, where a table says it.
+        strided: an axis m of which a block takes every ``m_lanes``-th tile, from ``m_lane`` on.
     """
 
     def __init__(
-        self, text: FunctionText, tiling: Tiling, wide: bool, last_first: set[str | None], order: RowOrder | None
+        self,
+        text: FunctionText,
+        tiling: Tiling,
+        wide: bool,
+        last_first: set[str | None],
+        order: RowOrder | None,
+        strided: str | None = None,
     ) -> None:
         self._text, self._tiling, self._wide, self._last_first, self._order = text, tiling, wide, last_first, order
+        self._strided = strided
 
     def write(self) -> None:
         """The last grid axes run fastest, in groups where the schedule says so."""
@@ -66,14 +74,14 @@ class GridText:
             width = f"({group} * {counts[second]})"
             text.assign("first", f"inner // {width} * {group}")
             text.assign("height", f"tl.minimum({counts[first]} - first, {group})")
-            text.assign(f"{first}_start", self._start(first, f"(first + inner % {width} % height)"))
-            text.assign(f"{second}_start", self._start(second, f"(inner % {width} // height)"))
+            self._take(first, f"(first + inner % {width} % height)")
+            self._take(second, f"(inner % {width} // height)")
             cut = rest
         for position, axis in enumerate(reversed(cut)):
             if position == len(cut) - 1:
-                text.assign(f"{axis}_start", self._start(axis, "pid"))
+                self._take(axis, "pid")
             else:
-                text.assign(f"{axis}_start", self._start(axis, f"(pid % {counts[axis]})"))
+                self._take(axis, f"(pid % {counts[axis]})")
                 text.assign("pid", f"pid // {counts[axis]}")
 
     def _write_ordered(self, order: RowOrder, others: str) -> None:
@@ -86,16 +94,21 @@ class GridText:
         else:
             text.assign("first", f"pid % {light}")
             text.assign("pid", f"pid // {light}")
-        text.assign(f"{order.axis}_start", self._start(order.axis, f"tl.load({order.table} + first)"))
+        self._take(order.axis, f"tl.load({order.table} + first)")
 
-    def _start(self, axis: str, number: str) -> str:
-        """Where a tile starts. Tiles with most iterations are first, so that short ones fill the end."""
+    def _take(self, axis: str, number: str) -> None:
+        """Writes where a tile starts. Tiles with most iterations are first, so that short ones fill the end."""
+        if axis == self._strided:
+            self._text.assign(f"{axis}_lane", number)
+            return
         if axis in self._last_first:
             number = f"({self._count(axis)} - 1 - {number})"
-        return f"{number} * {self._tiling[axis]}" if self._tiling[axis] > 1 else number
+        self._text.assign(f"{axis}_start", f"{number} * {self._tiling[axis]}" if self._tiling[axis] > 1 else number)
 
     def _count(self, axis: str) -> str:
-        """The number of tiles along an axis."""
+        """The number of blocks along an axis."""
+        if axis == self._strided:
+            return f"{axis}_lanes"
         size, tile = self._tiling.block.sizes[axis], self._tiling[axis]
         if isinstance(size, int):
             return str(-(-size // tile))

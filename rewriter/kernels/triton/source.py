@@ -8,12 +8,12 @@ import numpy as np
 
 from rewriter.runtime.plan import Argument, Expression, Output
 
-__all__ = ["OVERLAPPED", "WRITES", "LaunchSource", "Source"]
+__all__ = ["APART", "OVERLAPPED", "LaunchSource", "Source"]
 
 OVERLAPPED = "overlapped"
 """The last parameter of every function, a constant: whether it may start while the launch before it still runs."""
-WRITES = "writes"
-"""The variable that says whether a block has something to write, of a function that updates buffers."""
+APART = "apart"
+"""The parameter that is 0 where all buffers that a function updates are those that it reads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -55,6 +55,8 @@ class TileValues:
         measured: products that are rounded before anything is subtracted from them (:func:`measured_products`).
         chosen: loads of entries where a predicate is so (:func:`chosen_loads`).
         before: the part of the loop before which all is that is written now.
+        updates: by output, those of which only what is new is written.
+        kept: loads whose values are not written.
     """
 
     def __init__(
@@ -77,6 +79,8 @@ class TileValues:
         self.measured = frozenset[str]() if self.halves else measured_products(tiling.block)
         self.chosen = chosen_loads(tiling.block)
         self.before: LatePart | None = None
+        self.updates: Mapping[str, Update] = {}
+        self.kept: Collection[str] = ()
 
     @property
     def halves(self) -> bool:
@@ -139,6 +143,9 @@ class TileValues:
             self._extent(statement)
 
     def _load(self, statement: Load) -> None:
+        if statement.name in self.kept:
+            self.written[statement.name] = Tile("0.0", ())
+            return
         chosen, loop = self.chosen.get(statement.name), self._tiling.block.loop
         dtype, view = self._types[statement.tensor].dtype, statement.view if chosen is None else chosen.view
         if self.before is not None and loop is not None:
@@ -196,11 +203,10 @@ class TileValues:
         leaves = {leaf: Expr(laid_under(tile.text, tile.axes, axes), tile.kind) for leaf, tile in operands.items()}
         return write_thread(TritonText(self._narrow), term, leaves, name, self._text.define), axes
 
-    def somewhere(self, update: Update) -> str:
-        """The text of whether any entry of the tile of an update is new; the values of its condition are written."""
+    def where_new(self, update: Update) -> Tile:
+        """Which entries of the tile of an update are new; the values of its condition are written."""
         result, axes = self._thread(update.condition, f"{update.value}_where")
-        where = result.text if update.is_so else f"({result.text} == 0)"
-        return f"(tl.max({where}.to(tl.int32)) != 0)" if axes else where
+        return Tile(result.text if update.is_so else f"({result.text} == 0)", axes, "bool")
 
     def product(self, dot: Dot, total: str | None) -> tuple[str, tuple[str, ...]]:
         """The text of a product of tiles, added to ``total`` where there is one, and its axes."""
@@ -254,6 +260,10 @@ class TileValues:
     def store(self, statement: Store) -> None:
         """Writes an output saver."""
         pointer, mask, wanted = self._positions.pointer(statement.tensor, statement.view)
+        if statement.tensor in self.updates:
+            new = self.where_new(self.updates[statement.tensor])
+            where = laid_under(new.text, new.axes, wanted)
+            mask = f"{mask} & {where}" if mask else where
         dtype = self._types[statement.tensor].dtype
         tile = self.written[statement.value]
         value = laid_under(tile.text, tile.axes, wanted)

@@ -24,7 +24,7 @@ from rewriter.kernels.text.analysis import updates
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Compiler, NotCompiled
 from rewriter.runtime import register
-from rewriter.runtime.plan import ObjectImage
+from rewriter.runtime.plan import Expression, ObjectImage
 from rules_db.trust.formulas.proof import why_not_proved
 from tests.support.block_kernels import F16, F32, kernel_of_terms, reference, tensor
 from tests.support.c_help import Processor, levels
@@ -66,20 +66,20 @@ def updating(form: str, dtype: DataType = F32, parts: str = "kv") -> Kernel:
     return kernel_of_terms("append", types, bodies)
 
 
-def inputs_of(kernel: Kernel, form: str, at: int, batch: int = 3) -> dict[str, np.ndarray]:
-    generator, sizes = np.random.default_rng(at), {"b": batch, "t": ROWS}
+def inputs_of(kernel: Kernel, form: str, at: int, rows: int = ROWS) -> dict[str, np.ndarray]:
+    generator, sizes = np.random.default_rng(at), {"b": 3, "t": rows}
     given = {}
     for each in kernel.inputs:
         shape = tuple(sizes.get(str(dim), dim) for dim in each.type.shape)
         given[each.name] = generator.standard_normal(shape).astype(each.type.dtype.numpy())  # type: ignore[arg-type]
     if "keys" in given:
-        given["keys"] = np.arange(ROWS)
+        given["keys"] = np.arange(rows)
     if "pos" in given:
-        given["pos"] = np.resize([at, ROWS - 1, 0], given["pos"].shape).astype(np.int64)
+        given["pos"] = np.resize([at, rows - 1, 0], given["pos"].shape).astype(np.int64)
     elif "mark" in given:
-        given["mark"] = np.where(np.arange(ROWS)[:, None] == at, 1e-4, 0.0).astype(np.float16)
+        given["mark"] = np.where(np.arange(rows)[:, None] == at, 1e-4, 0.0).astype(np.float16)
     else:
-        given["here"] = (np.arange(ROWS)[:, None] == at) == (form == "told")
+        given["here"] = (np.arange(rows)[:, None] == at) == (form == "told")
     return given
 
 
@@ -112,24 +112,49 @@ def test_one_buffer_and_two_give_the_same_bits(interpreter: Interpreter | Proces
 def test_of_one_buffer_only_tiles_with_what_is_new_are_written(
     interpreter: Interpreter | Processor, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told that buffers are one where they are two, a kernel leaves rows behind as they were before."""
+    """Told that buffers are one where they are two, a kernel leaves rows behind as they were before.
+
+    On a processor all of a tile is written where something is new.
+    """
 
     def taken_for_one(kernel: Kernel, schedules: Sequence[Schedule]) -> Any:
-        module = generate_in_c if isinstance(interpreter, Processor) else generate
-        source = module(kernel, schedules)
-        text = re.sub(r"\b(.all)(\.to\(tl\.int64\))? (!=|==) .old\b", r"\1\2 \3 \1", source.text)
+        source = generate_in_c(kernel, schedules)
+        text = re.sub(r"\b(.all) (!=|==) .old\b", r"\1 \2 \1", source.text)
         assert text != source.text
         return replace(source, text=text)
 
-    for module in ("tools.fuzz.interpreter", "tests.support.c_help"):
-        monkeypatch.setattr(f"{module}.generate", taken_for_one)
+    monkeypatch.setattr("tests.support.c_help.generate", taken_for_one)
+    monkeypatch.setattr(Expression, "apart", lambda input, output: Expression.of(0))
     kernel = updating(form)
     inputs = inputs_of(kernel, form, 13)
-    made = interpreter.run(kernel, schedules_of(kernel, rows=1), inputs)
+    rows = 1 if isinstance(interpreter, Processor) else 4
+    made = interpreter.run(kernel, schedules_of(kernel, rows), inputs)
     at = inputs["pos"].reshape(-1) if "pos" in inputs else np.asarray([13])
     is_new = np.arange(ROWS) == np.broadcast_to(at, 3)[:, None]
     for array, expected in zip(made, reference(kernel, inputs), strict=True):
         np.testing.assert_array_equal(array, np.where(is_new[:, None, :, None], expected, np.float32(77)))
+
+
+@pytest.mark.parametrize("rows", [40, 5000])
+@pytest.mark.parametrize("form", ["sequences", "told"])
+def test_few_blocks_update_one_buffer(triton_interpreter: Interpreter, form: str, rows: int) -> None:
+    """As many as all else that is cut has, and no more than a GPU runs at once; each visits its share of what is between."""
+    kernel, places = updating(form), rows - np.asarray([1, 37, 23])
+    inputs, schedules, pairs = inputs_of(kernel, form, 13, rows=rows), schedules_of(kernel, rows=2), shared(kernel)
+    if form == "told":
+        inputs["here"] = np.isin(np.arange(rows), places)[:, None]
+    else:
+        inputs["pos"] = places.reshape(3, 1, 1)
+    (launch,), shapes = generate(kernel, schedules).launches, [inputs[t.name].shape for t in kernel.inputs]
+    apart, together, one = (
+        Expression.of(launch.grid[0]).value(shapes, bound)
+        for bound in ([], [(place, out) for out, place in pairs.items()], [(pairs[0], 0)])
+    )
+    assert apart == one == 3 * GROUPS * rows // 2
+    assert together == 3 * GROUPS * min(rows // 2, 128 // (3 * GROUPS))
+    made = triton_interpreter.run(kernel, schedules, inputs, pairs)
+    for array, expected in zip(made, reference(kernel, inputs), strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +180,16 @@ def test_a_block_that_stores_something_else_too_is_no_update() -> None:
     bodies = {"kall": chosen.format("knew", "kold"), "wide": "Mul(kold, 2.0)"}
     kernel = kernel_of_terms("append", types, bodies)
     assert [len(updates(kernel, block)) for block in kernel.blocks] == [0] * len(kernel.blocks)
-    assert "writes" not in generate(kernel, schedules_of(kernel)).text
+    assert "apart" not in generate(kernel, schedules_of(kernel)).text
+
+
+def test_what_is_new_may_be_made_of_what_was_there(interpreter: Interpreter | Processor) -> None:
+    types = {"here": tensor(DataType.BOOL, ROOM, 1), "kold": tensor(F32, BATCH, GROUPS, ROOM, SIZE)}
+    kernel = kernel_of_terms("more", types, {"kall": "Where(here, Add(kold, 1.0), kold)"})
+    inputs, pairs = inputs_of(kernel, "told", 13), shared(kernel)
+    assert pairs == {0: 1}
+    (made,), (expected,) = interpreter.run(kernel, schedules_of(kernel), inputs, pairs), reference(kernel, inputs)
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("form", ["sequences", "halves"])

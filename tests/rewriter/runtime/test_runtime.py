@@ -22,6 +22,7 @@ from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN
 from mugraph.terms.shape import DataType
 from rewriter.runtime import RuntimeLibraryError, library_path, register
 from rewriter.runtime.plan import (
+    BUFFER_FORMAT_VERSION,
     CHOICE_FORMAT_VERSION,
     FORMAT_VERSION,
     Argument,
@@ -286,13 +287,39 @@ def test_a_malformed_choice_is_refused(run: StubRunner) -> None:
         assert "do not fit its plan" in run(model(CHOICE, VARIANTS, code=broken), 2)["error"], (place, value)
 
 
+def test_a_launch_is_smaller_where_an_output_is_in_the_buffer_of_an_input(run: StubRunner) -> None:
+    """With one plan and with several; the buffers of a session that binds nothing are apart."""
+    assert SUM.version == FORMAT_VERSION and CHOICE.version == CHOICE_FORMAT_VERSION
+
+    def launched(plan: Plan | PlanChoice, images: tuple[Image, ...] = IMAGES, **bound: str) -> list[str]:
+        assert plan.version == BUFFER_FORMAT_VERSION
+        result = run(model(plan, images), 300, **bound)
+        np.testing.assert_array_equal(result["outputs"][0], 11 * np.arange(1200, dtype=np.float32).reshape(300, 4))
+        return [call.split()[2] for call in run.calls if call.startswith("cuLaunchKernelEx")]
+
+    apart = Expression.apart(1, 0)
+    blocks = (apart * 20).maximum(10)
+    plan = replace(SUM, launches=(replace(ADD, grid=(blocks, 1, 1)),))
+    assert launched(plan) == ["20x1x1"]
+    assert launched(plan, STUB_SHARED="b") == ["10x1x1"]
+    assert launched(plan, STUB_SHARED="a") == ["20x1x1"]
+    several = PlanChoice((SUM, plan), COUNT, (16,))
+    variants = tuple(several.image(number, Image(90, False, b"variant", (300,))) for number in range(2))
+    assert launched(several, variants, STUB_SHARED="b") == ["10x1x1"]
+    for code in (Expression.apart(2, 0), Expression.apart(-1, 0), Expression.apart(0, 1), Expression((9, 0))):
+        broken = replace(SUM, launches=(replace(ADD, grid=(code, 1, 1)),))
+        assert "is impossible" in run(model(broken), 2)["error"]
+    sized = replace(plan, outputs=(Output(DataType.FLOAT, (apart, 4)),))
+    assert "do not fit its plan" in run(model(sized), 2)["error"]
+
+
 def test_what_does_not_fit_is_named(run: StubRunner) -> None:
     nowhere = {"ONNX_SUPEROPT_DRIVER": "/nowhere/libcuda.so"}
     assert "no CUDA driver" in run(model(SUM), 2, **nowhere, ONNX_SUPEROPT_FEATURES="0")["error"]
     assert run(model(SUM), 1, **nowhere)["outputs"] == [[[0, 11, 22, 33]]] and not run.calls  # through its body
     assert "no kernel for this GPU (sm_75)" in run(model(SUM), 2, STUB_ARCH="75")["error"]
-    newer = run(model(SUM, version=CHOICE_FORMAT_VERSION + 1), 2)["error"]
-    assert f"the model is of format {CHOICE_FORMAT_VERSION + 1}, the library reads 2 and 3; install a newer" in newer
+    newer = run(model(SUM, version=BUFFER_FORMAT_VERSION + 1), 2)["error"]
+    assert f"the model is of format {BUFFER_FORMAT_VERSION + 1}, the library reads 2, 3 and 4; install a newer" in newer
     assert "optimise the model again" in run(model(SUM, version=FORMAT_VERSION - 1), 2)["error"]
     code = SUM.packed()
     for broken in (code[:-1], [*code, 0], [1 << 30, *code[1:]], [0]):
