@@ -62,8 +62,10 @@ def fitting(model: TimeModel) -> ScheduleArrays:
         programs = tilings.programs[schedules.at] * schedules.split
         few = (schedules.split <= tilings.iterations[schedules.at]) & (programs <= 6 * model.device.units)
         schedules = schedules.where((schedules.split == 1) | few)
-    goes_round = -(-tilings.iterations[schedules.at] // schedules.split) > 1
-    schedules = schedules.where((schedules.stages > 1) == goes_round)
+    rounds = tilings.iterations[schedules.at]
+    if figures.products:  # loads of anything else go through the pipeline alike, however few
+        rounds = -(-rounds // schedules.split)
+    schedules = schedules.where((schedules.stages > 1) == (rounds > 1))
     if figures.products and figures.unique_bytes > _CACHED:
         schedules = schedules.times("group", _GROUPS)
         schedules = schedules.where((schedules.group == 1) | (tilings.rows_of_tiles >= 2)[schedules.at])

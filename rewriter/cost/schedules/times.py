@@ -47,6 +47,8 @@ _CYCLES = 1.7
 """Cycles after which the next instruction of a warp has its operands."""
 _ENTRY, _REDUCED_ENTRY = 2.0, 4.0
 """Instructions of two entries that are multiplied and added, and where a tile's sums are not kept apart until after the loop."""
+_WIDENED, _WIDENED_AT_ONCE = 8.0, 1.0
+"""Instructions that make an entry of a narrow float wider: in shared memory, where the pipeline puts it, and in a register."""
 _LAZY, _WARP = 64, 32
 """Most sums that a thread keeps apart, as the generated code does, and threads of a warp."""
 _SIDE_BY_SIDE = 8
@@ -195,6 +197,8 @@ class TimeModel:
         if np.any(entrywise):
             is_kept = self.figures.attends | (entrywise <= _LAZY * _WARP * schedules.warps)
             total = total + entrywise * np.where(is_kept, _ENTRY, _REDUCED_ENTRY)
+        if np.any(work.widened):
+            total = total + work.widened[at] * np.where(piped, _WIDENED, _WIDENED_AT_ONCE)
         if np.any(work.spread):
             total = total + work.spread[at] * self._spread(schedules)
         return np.asarray(total / (LANES * CLOCK * 1e3))

@@ -35,8 +35,6 @@ _WASTE = 25
 """Bytes that are moved in vain for every run of a tile's bytes, being parts of memory's lines."""
 _PER_OPERATION = 0.33
 """Instructions of an arithmetic operation, as operators count them."""
-_WIDENED = 8.0
-"""Instructions that take an entry of a narrow float from shared memory and make it wider."""
 _SOFTMAX = 17
 """Instructions of an entry of a softmax over the loop."""
 _PER_LOAD = 4.4
@@ -61,6 +59,7 @@ class BlockWork:
         spread: the same, of values that are laid out as whole rows are (:attr:`BlockFigures.under_statistics`).
         products, large_products: microseconds of products on one multiprocessor, by few warps and by those that large ones want.
         entrywise: entries that are multiplied one by one, where tiles are too small for the matrix units.
+        widened: entries of narrow floats that are made wider for that.
         row_bytes, column_bytes: of the operands of products in shared memory.
     """
 
@@ -73,6 +72,7 @@ class BlockWork:
     products: Floats
     large_products: Floats
     entrywise: Floats
+    widened: Floats
     row_bytes: Floats
     column_bytes: Floats
 
@@ -80,7 +80,7 @@ class BlockWork:
 def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
     """The work of one block in one iteration of the loop, or outside of it."""
     figures, block = tilings.figures, tilings.figures.block
-    moved, payload, products, large, entrywise, row_bytes, column_bytes = (np.zeros(tilings.count) for _ in range(7))
+    moved, payload, products, large, entrywise, widened, row_bytes, column_bytes = (np.zeros(tilings.count) for _ in range(8))
     instructions = {place: np.zeros(tilings.count) for place in ("scalar", "rows", "columns", "spread")}
     for statement in block.statements:
         value = statement.value if isinstance(statement, Store) else _first_name(statement)
@@ -116,12 +116,12 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
             products += by_few
             large += by_many
             entrywise += one_by_one
-            instructions["scalar"] += _WIDENED * sum(tilings.entries(axes) for axes in each.narrow) * (one_by_one > 0)
+            widened += sum(tilings.entries(axes) for axes in each.narrow) * (one_by_one > 0)
             rows, columns = figures.outer(each)
             width = element_bytes(each.dtype)
             row_bytes += width * tilings.entries((*rows, each.over))
             column_bytes += width * tilings.entries((*columns, each.over))
-    units = {"products": products, "large_products": large, "entrywise": entrywise}
+    units = {"products": products, "large_products": large, "entrywise": entrywise, "widened": widened}
     return BlockWork(moved, payload, **instructions, **units, row_bytes=row_bytes, column_bytes=column_bytes)
 
 
