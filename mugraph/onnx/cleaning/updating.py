@@ -127,7 +127,7 @@ class _Writing:
             told = concrete(shape)
             ones = self._names.fresh("ones")
             laid = np.ones(len(shape), np.int64)
-            laid[axis] = shape[axis]
+            laid[axis] = -1
             self.fresh.append(tensor_of(laid, ones))
             nodes.append(helper.make_node("Reshape", [self._source(index), ones], [one]))
             if told is None:
