@@ -22,6 +22,8 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term
 
 _INDICES = (DataType.INT32, DataType.INT64)
+_MOST_CHOICES = 16
+"""Places that are written along an axis, as one choice after another for every entry."""
 
 
 def _expect(name: str, types: Sequence[TensorType], holds: bool | None, pairs: Sequence[tuple[Dim, Dim]] = ()) -> None:
@@ -35,6 +37,44 @@ def _expect(name: str, types: Sequence[TensorType], holds: bool | None, pairs: S
 def _expect_numbers(name: str, types: Sequence[TensorType]) -> None:
     alike = types[0].dtype == types[-1].dtype and types[0].dtype in FLOATS | INTEGERS | {DataType.BOOL}
     _expect(name, types, alike)
+
+
+def _chosen(x: Term, along: Term, places: Sequence[Term], new: Sequence[Term]) -> tuple[Term, ...]:
+    """``x`` with what is new at some places of an axis, one after the other.
+
+    Args:
+        along: numbers of the places, of as many axes as there are from that one on.
+    """
+    for place, part in zip(places, new, strict=True):
+        x = applied("Where", applied("Equal", along, place), part, x)
+    return (x,)
+
+
+def _along(length: Dim, axis: int, dtype: DataType) -> tuple[Term, Term]:
+    """The places of an axis, and the same with all axes behind that."""
+    places = applied("Range", start=0, limit=length, dtype=dtype)
+    return places, applied("Unsqueeze", places, axes=tuple(range(axis + 1, 0))) if axis < -1 else places
+
+
+def _number(value: Dim) -> Term:
+    """A size, int64[1]."""
+    return applied("Range", start=value, limit=value + 1, dtype=DataType.INT64)
+
+
+def _parts(x: Term, axis: int, count: int) -> list[Term]:
+    """The entries of a term at each place of an axis."""
+    if count == 1:
+        return [x]
+    return [applied("Slice", x, axes=(axis,), starts=(i,), ends=(i + 1,), steps=(1,)) for i in range(count)]
+
+
+def _count(name: str, x: TensorType, part: TensorType, axis: int) -> int:
+    """How many places of an axis are written, all of each. Raises ShapeError where they are no few, or not all of them."""
+    count = part.shape[axis]
+    alike = same_shape(part.shape, (*x.shape[:axis], count, *x.shape[x.rank + axis + 1 :]))
+    if alike is not True or not isinstance(count, int) or not 1 <= count <= _MOST_CHOICES:
+        raise ShapeError(f"{name} of {part} into {x} is no choice of a few places")
+    return count
 
 
 # TensorScatter: an update [b, ..., s, ...] into a cache [b, ..., t, ...], from the position on that an operand says of each
@@ -78,6 +118,22 @@ def _tensor_scatter(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -> 
     return (domain.move(write, inputs[0], inputs[1]),)
 
 
+def _decompose_tensor_scatter(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    """Of few places: what is new is chosen where it is, beyond the end of a circle where the remainder is. Raises ShapeError for
+    more."""
+    (x, update, *first), axis, length = operands(len(types)), attrs["axis"], types[0].shape[attrs["axis"]]
+    count = _count("TensorScatter", types[0], types[1], axis)
+    is_circular = attrs["mode"] == "circular"
+    places = [_number(i) for i in range(count)]
+    if first:
+        start = applied("Unsqueeze", first[0], axes=tuple(range(1 - types[0].rank, 0)))
+        places = [applied("Add", start, place) if i else start for i, place in enumerate(places)]
+    if is_circular:
+        places = [applied("Mod", place, _number(length)) for place in places]
+    _, along = _along(length, axis, DataType.INT64)
+    return _chosen(x, along, places, _parts(update, axis, count))
+
+
 def _read_tensor_scatter(node: ForeignNode) -> Reading:
     attributes, rank = attributes_of(node, axis=-2, mode="linear"), rank_of(node)
     attrs = {"axis": normalize_axis(int(attributes["axis"]), rank), "batch": -rank, "mode": attributes["mode"]}
@@ -95,6 +151,7 @@ register(
         _infer_tensor_scatter,
         _tensor_scatter,
         read=_read_tensor_scatter,
+        decomposition=_decompose_tensor_scatter,
         write=_write_tensor_scatter,
         kinds={"batch": AttributeKind.WHOLE},
         traits=Traits(keeps_shape=True, overwrites=True),
@@ -145,15 +202,13 @@ def _scatter_elements(domain: Domain, attrs: AttrMap, inputs: Sequence[Array]) -
 
 
 def _decompose_scatter_elements(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
-    """Of one place along the axis for each entry of the others: what is new is chosen where it is. Looked up among all places one
-    that counts from the end is one that does not. Raises ShapeError where that is not so."""
+    """Of few places along the axis for each entry of the others: what is new is chosen where it is. Looked up among all places
+    one that counts from the end is one that does not. Raises ShapeError where that is not so."""
     (x, indices, updates), axis = operands(3), attrs["axis"]
-    alike = same_shape(types[1].shape, (*types[0].shape[:axis], 1, *types[0].shape[types[0].rank + axis + 1 :]))
-    if alike is not True:
-        raise ShapeError(f"ScatterElements of {types[0]} at indices {types[1]} is no choice of one entry")
-    places = applied("Range", start=0, limit=types[0].shape[axis], dtype=types[1].dtype)
-    along = applied("Unsqueeze", places, axes=tuple(range(axis + 1, 0))) if axis < -1 else places
-    return (applied("Where", applied("Equal", along, applied("Gather", places, indices, axis=-1)), updates, x),)
+    count = _count("ScatterElements", types[0], types[1], axis)
+    places, along = _along(types[0].shape[axis], axis, types[1].dtype)
+    found = _parts(applied("Gather", places, indices, axis=-1), axis, count)
+    return _chosen(x, along, found, _parts(updates, axis, count))
 
 
 def _unreduced(node: ForeignNode, **defaults: Any) -> dict[str, Any]:

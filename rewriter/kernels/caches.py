@@ -96,28 +96,46 @@ def _of_one_place(graph: Graph, chosen: Rule, node: Node) -> Iterator[Rule]:
         node: that it is for.
     """
     (choice,) = chosen.target
-    equal, new, past = choice.inputs
-    along, found = equal.inputs
+    levels = _levels(choice)
+    along, first = levels[0].inputs[0].inputs
+    found = first.inputs[0] if first.op == "Slice" else first
+    if found.op != "Gather":
+        return
     table, place = found.inputs
     definition = graph.definition(node.inputs[int(place.name.removeprefix("x"))])
     if definition is None or definition[0].op != "Expand" or (type_ := graph.type(definition[0].inputs[0])) is None:
         return
+    past = levels[0].inputs[2]
     shape, whole = dict(definition[0].attrs)["shape"], chosen.types[past.name].shape
 
     def repeated(term: Term, sizes: tuple[Dim, ...]) -> Term:
         return make("Expand", [term], {"shape": sizes})
 
-    early = make("Equal", [along, make("Gather", [table, repeated(place, shape)], found.attrs)])
-    late, last = make("Equal", [along, repeated(found, shape)]), repeated(equal, whole)
-    instances = (
-        Instance("gather.expanded_places", (("x", table), ("i", place)), (("s", shape),)),
-        Instance("equal.expand", (("x", along), ("y", found)), (("s", shape), ("t", whole))),
-        Instance("where.expanded", (("c", equal), ("x", new), ("y", past)), (("s", whole),)),
-    )
-    conditions = (
-        Condition("vector", (table,)),
-        Condition("same_shape", (late, last)),
-        Condition("same_shape", (make("Where", [last, new, past]), choice)),
-    )
-    source, types = make("Where", [early, new, past]), {**chosen.types, place.name: type_}
-    yield Rule((source,), (choice,), types, conditions, FloatClass.EXACT, Certificate(instances), _ORIGIN)
+    early, late = make("Gather", [table, repeated(place, shape)], found.attrs), repeated(found, shape)
+    instances = [Instance("gather.expanded_places", (("x", table), ("i", place)), (("s", shape),))]
+    conditions, source = [Condition("vector", (table,))], past
+    for level in levels:
+        equal, new, kept = level.inputs
+        at, one = equal.inputs[1], shape
+        if at is not found:
+            part, one = dict(at.attrs), (*shape[: at.attr("axes")[0]], 1, *shape[len(shape) + at.attr("axes")[0] + 1 :])
+            told = tuple((name, *part[key]) for name, key in (("k", "axes"), ("b", "starts"), ("e", "ends"), ("u", "steps")))
+            instances.append(Instance("slice.expand_through.Slice", (("x", found),), (("s", shape), ("t", one), *told)))
+            conditions.append(Condition("same_shape", (make("Slice", [late], at.attrs), repeated(at, one))))
+        last = repeated(equal, whole)
+        instances.append(Instance("equal.expand", (("x", along), ("y", at)), (("s", one), ("t", whole))))
+        instances.append(Instance("where.expanded", (("c", equal), ("x", new), ("y", kept)), (("s", whole),)))
+        conditions.append(Condition("same_shape", (make("Equal", [along, repeated(at, one)]), last)))
+        conditions.append(Condition("same_shape", (make("Where", [last, new, kept]), level)))
+        early_at = early if at is found else make("Slice", [early], at.attrs)
+        source = make("Where", [make("Equal", [along, early_at]), new, source])
+    types = {**chosen.types, place.name: type_}
+    yield Rule((source,), (choice,), types, tuple(conditions), FloatClass.EXACT, Certificate(tuple(instances)), _ORIGIN)
+
+
+def _levels(choice: Term) -> list[Term]:
+    """The choices one behind another that a choice is, the first first."""
+    levels = [choice]
+    while levels[0].inputs[2].op == "Where":
+        levels.insert(0, levels[0].inputs[2])
+    return levels

@@ -15,7 +15,7 @@ from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.graph import Graph, Node
 from mugraph.ops import get_operator, traits_of
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
-from mugraph.terms.term import Term, make, substitute, var, walk
+from mugraph.terms.term import Term, make, substitute, var
 from rewriter.kernels.text.analysis import updates
 
 __all__ = ["named_buffers", "note_on_shared_buffers"]
@@ -102,7 +102,7 @@ class _FormulaReading:
                 continue
             if node.op == KERNEL and not _is_stored_so(node, out, place):
                 continue
-            for kept, overwriting in self._overwritten(node, terms[out]):
+            for kept, overwriting, _ in self._overwritten(node, terms[out]):
                 if kept is var(f"x{place}"):
                     yield value, overwriting
 
@@ -112,24 +112,39 @@ class _FormulaReading:
         if terms is None:
             return False
         names = {var(f"x{i}") for i, operand in enumerate(node.inputs) if operand == value}
-        for term in walk(make("Identity", [term]) for term in terms):  # what a kernel gives is read, too
-            reads = sum(operand in names for operand in term.inputs)
-            kept = sum(one in names and other == overwriting for one, other in self._overwritten(node, term))
-            if reads != kept:
+        left, seen = [make("Identity", [term]) for term in terms], set[Term]()  # what a kernel gives is read, too
+        while left:
+            term = left.pop()
+            if term in seen:
+                continue
+            seen.add(term)
+            ways = (others for kept, other, others in self._overwritten(node, term) if kept in names and other == overwriting)
+            further = next(ways, term.inputs)
+            if not names.isdisjoint(further):
                 return False
+            left += further
         return True
 
-    def _overwritten(self, node: Node, term: Term) -> Iterator[tuple[Term, _Overwriting]]:
-        """Terms that a term is but for some entries, and for which."""
+    def _overwritten(self, node: Node, term: Term) -> Iterator[tuple[Term, _Overwriting, tuple[Term, ...]]]:
+        """Terms that a term is but for some entries, for which, and what else it is made of."""
         operands = _operands(node, self._formulas)
         if term.op == "Where":
-            condition = substitute(term.inputs[0], operands)
-            yield term.inputs[2], _Overwriting("Where", (condition, True))
-            yield term.inputs[1], _Overwriting("Where", (condition, False))
+            for kept, told, others in _chosen(term):
+                yield kept, _Overwriting("Where", tuple((substitute(one, operands), is_so) for one, is_so in told)), others
         elif not term.is_var and traits_of(term.op).overwrites and term.op == node.op:
             places = [substitute(one, operands) for i, one in enumerate(term.inputs) if i not in (0, _new_operand(term))]
             of_new: TensorType | None = self._graph.type(node.inputs[_new_operand(term)])
-            yield term.inputs[0], _Overwriting(term.op, (term.attrs, of_new, *places))
+            yield term.inputs[0], _Overwriting(term.op, (term.attrs, of_new, *places)), term.inputs[1:]
+
+
+def _chosen(term: Term) -> Iterator[tuple[Term, tuple[tuple[Term, bool], ...], tuple[Term, ...]]]:
+    """Terms that a choice, or one behind another, is where none of some conditions is, or is not, so; and all else in these."""
+    condition, *branches = term.inputs
+    for kept, new, is_so in ((branches[1], branches[0], True), (branches[0], branches[1], False)):
+        yield kept, ((condition, is_so),), (condition, new)
+        if kept.op == "Where":
+            for inner, told, others in _chosen(kept):
+                yield inner, ((condition, is_so), *told), (condition, new, *others)
 
 
 def _operands(node: Node, formulas: Mapping[int, Term]) -> dict[str, Term]:

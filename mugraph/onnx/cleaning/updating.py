@@ -24,13 +24,14 @@ from mugraph.terms.shape import Dim, TensorType, concrete
 __all__ = ["write_along_axes"]
 
 _LEAST = 64
-"""Positions from which on two Transposes of all take longer than a ScatterElements of one, ten times as long an entry."""
+"""Positions from which on two Transposes of all take longer than a ScatterElements of one, ten times as long an entry; so many
+for each that is written."""
 
 
 def write_along_axes(main: GraphProto, model: Model) -> None:
-    """Has one position along an axis written there, also within bodies, where no graph becomes larger by it.
+    """Has few positions along an axis written there, also within bodies, where no graph becomes larger by it.
 
-    Only where nothing else reads what is moved for it. Of more positions a ScatterElements may take longer: it goes entry by
+    Only where nothing else reads what is moved for it. Of many positions a ScatterElements may take longer: it goes entry by
     entry.
 
     Args:
@@ -68,10 +69,10 @@ class _Writing:
         self._makers = {name: node for node in graph.node if node.domain in DEFAULT_DOMAINS for name in node.output}
         self._readers = Counter(name for node in graph.node for name in (*node.input, *captured(node)))
         self._readers.update(value.name for value in graph.output)
-        self._indices: dict[tuple[str, tuple[Dim, ...]], str] = {}
+        self._indices: dict[tuple[str, tuple[Dim, ...], int], str] = {}
 
     def instead_of(self, node: NodeProto) -> list[NodeProto]:
-        """The nodes for a Transpose behind a ScatterND behind its reverse, of one position; the node itself for any other."""
+        """The nodes for a Transpose behind a ScatterND behind its reverse, of few positions; the node itself for any other."""
         is_moved = node.op_type == "Transpose" and node.domain in DEFAULT_DOMAINS
         scatter = self._only(node.input[0], "ScatterND") if is_moved else None
         front = self._only(scatter.input[0], "Transpose") if scatter is not None and _is_plain(scatter) else None
@@ -79,15 +80,18 @@ class _Writing:
         if scatter is None or front is None or there == sorted(there) or [there[axis] for axis in back] != sorted(there):
             return [node]
         index, new = (self._type(name) for name in scatter.input[1:])
-        if index is None or new is None or concrete(index.shape) != (1, 1) or len(new.shape) != len(back) or 0 in new.shape:
+        told = None if index is None else concrete(index.shape)
+        if told is None or len(told) != 2 or told[1] != 1 or new is None or len(new.shape) != len(back) or 0 in new.shape:
             return [node]
         whole = self._type(front.input[0])
         length = None if whole is None else whole.shape[there[0]]
-        if isinstance(length, int) and length < _LEAST:
+        if length < _LEAST * told[0] if isinstance(length, int) else told[0] != 1:
             return [node]
         self.gone |= {front.output[0], scatter.output[0]}
         moved, nodes = self._moved(scatter.input[2], back)
-        places = self._places(scatter.input[1], moved, tuple(new.shape[axis] for axis in back), nodes)
+        places = self._places(
+            scatter.input[1], moved, tuple(new.shape[axis] if axis else told[0] for axis in back), there[0], nodes
+        )
         inputs = [front.input[0], places, moved]
         return [*nodes, helper.make_node("ScatterElements", inputs, list(node.output), name=node.name, axis=there[0])]
 
@@ -112,25 +116,27 @@ class _Writing:
         moved = self._names.fresh("Transpose")
         return moved, [helper.make_node("Transpose", [name], [moved], perm=perm)]
 
-    def _places(self, index: str, new: str, shape: tuple[Dim, ...], nodes: list[NodeProto]) -> str:
+    def _places(self, index: str, new: str, shape: tuple[Dim, ...], axis: int, nodes: list[NodeProto]) -> str:
         """The name of an index for each entry of what is new, once for each shape; nodes for it are added to the others.
 
         Args:
-            index: int64[1,1].
+            index: int64[n,1], of so many positions along the axis.
         """
-        if (index, shape) not in self._indices:
+        if (index, shape, axis) not in self._indices:
             one, places, sizes = (self._names.fresh(hint) for hint in ("index", "indices", "sizes"))
             told = concrete(shape)
             ones = self._names.fresh("ones")
-            self.fresh.append(tensor_of(np.ones(len(shape), np.int64), ones))
+            laid = np.ones(len(shape), np.int64)
+            laid[axis] = -1
+            self.fresh.append(tensor_of(laid, ones))
             nodes.append(helper.make_node("Reshape", [self._source(index), ones], [one]))
             if told is None:
                 nodes.append(helper.make_node("Shape", [new], [sizes]))
             else:
                 self.fresh.append(tensor_of(np.asarray(told, np.int64), sizes))
             nodes.append(helper.make_node("Expand", [one, sizes], [places]))
-            self._indices[index, shape] = places
-        return self._indices[index, shape]
+            self._indices[index, shape, axis] = places
+        return self._indices[index, shape, axis]
 
     def _source(self, name: str) -> str:
         """What an only entry is reshaped from."""

@@ -133,7 +133,7 @@ class NodeKinds:
     def _composite_kind(self, node: Node) -> str:
         """The kind of an operator by what it is composed of."""
         record = get_operator(node.op)
-        if record.decomposition is None:
+        if record.decomposition is None or traits_of(node.op).overwrites:  # all of its readers choose, or none
             return "other"
         operands = [t for v in node.inputs if (t := self._reading.graph.type(v)) is not None]
         try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 from mugraph.blocks.block import Block, Kernel, Phase
 from mugraph.blocks.statements import (
@@ -27,7 +27,7 @@ from mugraph.blocks.statements import (
 from mugraph.domains.base import FLOATS
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, SymDim
-from mugraph.terms.term import Term, variables, walk
+from mugraph.terms.term import Term, make, var, variables, walk
 
 __all__ = [
     "ChosenLoad",
@@ -220,7 +220,8 @@ class Update:
 def updates(kernel: Kernel, block: Block) -> tuple[Update, ...]:
     """The updates that a block graph consists of; none where it stores anything else.
 
-    What is new is chosen entry by entry (``Where``), and an entry of the output is at the place of the input's that it keeps.
+    What is new is chosen entry by entry (``Where``, one behind another), and an entry of the output is at the place of the
+    input's that it keeps.
     """
     found = [_update(kernel, block, store) for store in block.stores] if block.loop is None else []
     kept = tuple(update for update in found if update is not None)
@@ -228,21 +229,38 @@ def updates(kernel: Kernel, block: Block) -> tuple[Update, ...]:
 
 
 def _update(kernel: Kernel, block: Block, store: Store) -> Update | None:
-    defined, types = block.defined[store.value], kernel.tensors
-    if not isinstance(defined, Compute) or defined.term.op != "Where":
-        return None
-    condition, *branches = defined.term.inputs
-    for branch, is_so in zip(branches, (False, True), strict=True):  # what is kept is chosen where nothing is new
-        load = block.defined.get(branch.name) if branch.is_var else None
+    types = kernel.tensors
+    for name, conditions in _kept(block, var(store.value)):
+        load = block.defined[name]
         if (
-            isinstance(load, Load)
+            conditions
+            and isinstance(load, Load)
             and load.view == store.view
             and load.tensor in {tensor.name for tensor in kernel.inputs}
             and store.tensor in {tensor.name for tensor in kernel.outputs}
             and types[load.tensor] == types[store.tensor]
         ):
-            return Update(store.tensor, load.tensor, store.value, load.name, condition, is_so)
+            condition, is_so = conditions[0]
+            if len(conditions) > 1:
+                each = (one if so else make("Not", [one]) for one, so in conditions)
+                condition, is_so = reduce(lambda one, other: make("Or", [one, other]), each), True
+            return Update(store.tensor, load.tensor, store.value, name, condition, is_so)
     return None
+
+
+def _kept(block: Block, term: Term) -> Iterator[tuple[str, tuple[tuple[Term, bool], ...]]]:
+    """The loads that a term is but for some entries, and under which conditions, or where these are not so, it is not."""
+    if term.is_var:
+        defined = block.defined.get(term.name)
+        if isinstance(defined, Load):
+            yield term.name, ()
+        elif isinstance(defined, Compute):
+            yield from _kept(block, defined.term)
+    elif term.op == "Where":
+        condition, *branches = term.inputs
+        for branch, is_so in zip(branches, (False, True), strict=True):  # what is kept is chosen where nothing is new
+            for name, conditions in _kept(block, branch):
+                yield name, ((condition, is_so), *conditions)
 
 
 def updated_axis(block: Block, found: Sequence[Update]) -> str | None:

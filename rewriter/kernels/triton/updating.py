@@ -53,12 +53,11 @@ class UpdateText:
         self.axis = axis
 
     def _only_keeps(self, update: Update) -> bool:
-        """Whether nothing else is made of what an update keeps, not what is new either."""
+        """Whether what an update keeps is read once: by the choice that keeps it, and for nothing that is new."""
+        terms = [s.term for s in self._tiling.block.statements if isinstance(s, Compute)]
         readers = [s for s in self._tiling.block.statements if update.kept in statement_operands(s)]
-        stored = self._tiling.block.defined[update.value]
-        assert isinstance(stored, Compute)
-        others = [stored.term.inputs[0], stored.term.inputs[1 if update.is_so else 2]]
-        return readers == [stored] and var(update.kept) not in walk(others)
+        reads = sum(operand is var(update.kept) for term in walk(terms) for operand in term.inputs)
+        return len(readers) == reads == 1
 
     def lanes(self, tiles: Expression | int, others: Expression | int, places: Places) -> Expression:
         """Blocks along the axis, where it has so many tiles, and so many blocks are along all others."""

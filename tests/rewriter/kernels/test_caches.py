@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from onnx.parser import parse_model
 
+from mugraph.domains.real import Real
+from mugraph.graph import Graph
 from mugraph.onnx import load
+from mugraph.ops.interp import evaluate
 from mugraph.terms.shape import DataType, TensorType, symbol
 from mugraph.terms.term import make, make_attrs, replace_terms, walk
 from rewriter.kernels.caches import attention_apart, chosen_updates
@@ -86,6 +91,58 @@ def test_what_is_written_at_one_place_is_a_choice_by_that_place(batch: int | Non
     assert once.types["x1"] == TensorType(DataType.INT64, (1, 1, 1, 1))
 
 
+def written(nodes: str, types: str, opset: int = 24, **sizes: int) -> Graph:
+    """Three words, or other sizes, into a cache of 64 positions."""
+    text = f"""<ir_version: 10, opset_import: ["" : {opset}]> g (float[B,2,64,8] past, float[B,2,N,8] new, {types}) =>
+        (float[B,2,64,8] present) <int64[4] sizes = {{1, 1, N, 1}}> {{ {nodes} }}"""
+    return load(parse_model(text.replace("N", str(sizes.get("new", 3))))).graph
+
+
+SEVERAL = {
+    "elements": ("present = ScatterElements<axis = 2>(past, at, new)", "int64[B,2,N,8] at"),
+    "repeated": (
+        """row = Reshape(at, sizes) all = Shape(new) places = Expand(row, all)
+        present = ScatterElements<axis = 2>(past, places, new)""",
+        "int64[N] at",
+    ),
+    "linear": ("present = TensorScatter(past, new, at)", "int64[B] at"),
+    "circular": ('present = TensorScatter<mode = "circular">(past, new, at)', "int64[B] at"),
+    "begin": ("present = TensorScatter(past, new)", "int64[1] at"),
+}
+"""Several words: at places of their own, at the same in all of a cache, one behind the other from a place of each sequence on."""
+
+
+@pytest.mark.parametrize("form", SEVERAL)
+def test_what_is_written_at_several_places_is_one_choice_behind_another(form: str) -> None:
+    graph = written(*SEVERAL[form])
+    rules = list(chosen_updates(graph))
+    assert len(rules) == 1 + (form == "repeated")
+    for rule in rules:
+        assert check(rule, load_axioms()) == []
+        assert parse_rules(format_rules([rule])) == [rule]
+        assert [term.op for term in walk(rule.target)].count("Where") == 3
+    for number in range(len(rules[-1].conditions) if form == "repeated" else 0):
+        fewer = rules[-1].conditions[:number] + rules[-1].conditions[number + 1 :]
+        assert check(replace(rules[-1], conditions=fewer), load_axioms()) != []
+
+
+@pytest.mark.parametrize("form", ["elements", "linear", "circular", "begin"])
+@pytest.mark.parametrize("new", [1, 3, 16])
+def test_the_choice_has_the_entries_of_what_is_written(form: str, new: int) -> None:
+    """The last of what is written to one place; past the end of a circle from its beginning on."""
+    (rule,), generator = chosen_updates(written(*SEVERAL[form], new=new)), np.random.default_rng(new)
+    past, added = (generator.standard_normal((2, 2, size, 8)) for size in (64, new))
+    for first in (0, 17, 64 - new, *((63, 200) if form == "circular" else ())):
+        operands = [past, generator.integers(-64, 64, added.shape), added] if form == "elements" else [past, added, [first, 1]]
+        given = {name: np.asarray(operands[int(name[1:])]) for name in rule.types}
+        values = evaluate([*rule.source, *rule.target], Real(), given)
+        np.testing.assert_array_equal(values[rule.source[0]], values[rule.target[0]])
+
+
+def test_many_places_are_no_choice() -> None:
+    assert not list(chosen_updates(written(*SEVERAL["repeated"], new=17)))
+
+
 def test_another_choice_is_refused() -> None:
     choice, once = chosen_updates(load(decoder_step(replace(STEP, spelling="elements"))).graph)
     ((target,), (source,)) = choice.target, choice.source
@@ -101,6 +158,6 @@ def test_another_choice_is_refused() -> None:
         assert check(replace(once, conditions=fewer), load_axioms()) != []
 
 
-@pytest.mark.parametrize("spelling", ["explicit", "chosen", "tensorscatter", "genai"])
+@pytest.mark.parametrize("spelling", ["explicit", "chosen", "genai"])
 def test_what_is_no_such_choice_stays(spelling: Spelling) -> None:
     assert not list(chosen_updates(load(decoder_step(replace(STEP, spelling=spelling))).graph))

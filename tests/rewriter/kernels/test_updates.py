@@ -192,6 +192,22 @@ def test_what_is_new_may_be_made_of_what_was_there(interpreter: Interpreter | Pr
     np.testing.assert_allclose(made, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("at", [0, 13, ROWS - 1])
+def test_words_one_behind_another_are_new_in_one_buffer(interpreter: Interpreter | Processor, at: int) -> None:
+    """The second of them beyond the end, once."""
+    types, _ = FORMS["position"]
+    types = {**types, "next": types["pos"], "knew": tensor(F32, BATCH, GROUPS, 1, SIZE)}
+    types["kold"] = tensor(F32, BATCH, GROUPS, ROOM, SIZE)
+    here, behind = (f"Unsqueeze[axes=(-1,)](Equal({POSITIONS}, {place}))" for place in ("pos", "next"))
+    kernel = kernel_of_terms("append", types, {"kall": f"Where({behind}, Neg(knew), Where({here}, knew, kold))"})
+    inputs, pairs = inputs_of(kernel, "position", at), shared(kernel)
+    assert why_not_proved(kernel) is None and pairs == {0: 3}
+    inputs["next"] = inputs["pos"] + 1
+    (made,), (expected,) = interpreter.run(kernel, schedules_of(kernel), inputs, pairs), reference(kernel, inputs)
+    np.testing.assert_array_equal(made, expected)
+    assert (made != inputs["kold"]).any(axis=(0, 1, 3)).nonzero()[0].tolist() == [at, at + 1][: ROWS - at]
+
+
 @pytest.mark.parametrize("form", ["sequences", "halves"])
 def test_it_is_compiled_for_gpus(tmp_path: Path, form: str) -> None:
     """Whatever is to be asked for ahead: what a scope of the text names has no other type before it."""

@@ -121,6 +121,37 @@ def test_kernels_have_to_be_written_for_it(other: str, is_shared: bool) -> None:
     assert named_buffers(changed) == ({"past": "present", "wide": "other"} if is_shared else {})
 
 
+@pytest.mark.parametrize(
+    ("read", "is_shared"),
+    [
+        ("Where(there, new, Where(here, new, past))", True),
+        ("Where(there, past, Where(here, new, past))", False),
+        ("Where(here, new, past)", False),
+        ("Where(there, new, past)", False),
+        ("Where(here, new, Where(there, new, past))", False),
+        ("Add(Where(there, new, Where(here, new, past)), Where(here, new, past))", False),
+        ("Where(there, new, Where(here, Mul(past, 2.0), past))", False),
+    ],
+)
+def test_choices_one_behind_another_are_read_so(read: str, is_shared: bool) -> None:
+    """By kernels: all of the choices, in their order, and none of them alone."""
+    model = load(
+        parse_model("""<ir_version: 10, opset_import: ["" : 20]>
+            g (bool[4,1] here, bool[4,1] there, float[1,8] new, float[4,8] past) => (float[4,8] present, float[4,8] other) {
+                a = Where(here, new, past) present = Where(there, new, a) other = Neg(a)
+            }""")
+    )
+    graph, tables = model.graph, model.tables
+    values = {str(tables.names[value]): value for value in graph.inputs}
+    types = {name: type_ for name, value in values.items() if (type_ := graph.type(value)) is not None}
+    changed = graph
+    for output, body in zip(graph.outputs, ("Where(there, new, Where(here, new, past))", f"Neg({read})"), strict=True):
+        kernel = kernel_of_terms("choose", types, {"y": body})
+        node = tables.apply(KERNEL, kernel_attrs(kernel), [values[tensor.name] for tensor in kernel.inputs])
+        changed = changed.substitute({output: (node, 0)})
+    assert named_buffers(changed) == ({"past": "present"} if is_shared else {})
+
+
 def steps(proto: bytes, which: Decoder, together: bool, count: int = 8) -> list[bytes]:
     """The logits of some steps, and the caches at last; in one buffer for past and present, or in two that take turns."""
     session, generator = ort.InferenceSession(proto, providers=["CPUExecutionProvider"]), np.random.default_rng(0)

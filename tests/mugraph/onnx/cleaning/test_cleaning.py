@@ -420,6 +420,19 @@ def test_one_position_along_an_axis_is_written_there(body: str, moved: int, batc
     assert same(text, *feeds) == expected + Counter({"Transpose": 2 * moved, "Neg": moved})
 
 
+@pytest.mark.parametrize("length", [191, 192])
+def test_several_positions_are_written_there_where_the_axis_is_long(length: int) -> None:
+    """64 times as long; one behind the other, or anywhere, counted from the end, too."""
+    text = (
+        f"g {CACHE.replace('K', '3').replace(',64,', f',{length},')} {{ {written(f'{MOVED} c = ScatterND(a, row, b) {BACK}')} }}"
+    )
+    shapes = {"x": length, "w": length, "new": 3, "other": 3}
+    feed = {name: GENERATOR.standard_normal((2, 2, size, 4)).astype(np.float32) for name, size in shapes.items()}
+    feeds = [{**feed, "at": np.array([0]), "row": np.array(rows)[:, None]} for rows in ([7, 8, 9], [100, 0, 5], [-1, 1, -length])]
+    moved = Counter({"ScatterElements": 2, "Reshape": 1, "Shape": 1, "Expand": 1})
+    assert same(text, *feeds) == (moved if length == 192 else Counter({"ScatterND": 2, "Transpose": 6}))
+
+
 @pytest.mark.parametrize(
     ("body", "count"),
     [
