@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from onnx import GraphProto, NodeProto
 
@@ -79,6 +80,8 @@ class EmissionPlan:
     def telling(self, node: Node) -> list[int]:
         """The vectors that the file computes before a node that its record writes, and that alone tell sizes of it.
 
+        None where something else tells all its sizes, or these do not tell them.
+
         Raises:
             NotExpressible: as the record's form.
         """
@@ -87,12 +90,11 @@ class EmissionPlan:
             return []
         operands, inputs = self.types(node.inputs), self.types([*self.graph.inputs, *model.graph.inputs])
         form = get_operator(node.op).to_onnx(node.attrs, operands, model.opset)
-        try:
-            check_sizes(form, operands, inputs, (), model.opset)
-        except NotExpressible:
+        with suppress(NotExpressible):
+            return check_sizes(form, operands, inputs, (), model.opset)
+        with suppress(NotExpressible):
             vectors = self.vectors_before(place)
-            read = check_sizes(form, operands, inputs, list(vectors.values()), model.opset)
-            return [list(vectors)[i] for i in read]
+            return [list(vectors)[i] for i in check_sizes(form, operands, inputs, list(vectors.values()), model.opset)]
         return []
 
     def types(self, values: Iterable[int]) -> list[TensorType]:

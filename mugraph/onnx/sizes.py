@@ -15,7 +15,7 @@ from onnx import NodeProto
 from mugraph.ops import AtMost, Counted, FormInput, NotExpressible, OnnxForm, Packed
 from mugraph.terms.shape import Dim, Least, SymDim, TensorType, WholePart, concrete, plain_symbol, symbol
 
-__all__ = ["SizeWriter", "check_sizes"]
+__all__ = ["SizeWriter", "check_sizes", "reads_sizes"]
 
 _MIN_OF_INTEGERS = 12
 """The first opset in which Min takes int64."""
@@ -25,6 +25,11 @@ _AT_MOST = 12
 
 Carrier = tuple[str, TensorType]
 """The name of a value and its type, whose dimensions may be asked for at run time."""
+
+
+def reads_sizes(form: OnnxForm) -> bool:
+    """Whether an input of a node is computed of dimensions, some of which may be symbols."""
+    return any(isinstance(item, SymDim | tuple | Counted | AtMost) for item in form.inputs)
 
 
 def check_sizes(

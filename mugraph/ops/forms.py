@@ -216,11 +216,6 @@ class OnnxForm:
     function: LocalFunction | None = None
     names_all: bool = False
 
-    @property
-    def reads_sizes(self) -> bool:
-        """Whether an input is computed of dimensions, some of which may be symbols."""
-        return any(isinstance(item, SymDim | tuple | Counted | AtMost) for item in self.inputs)
-
     def output_names(self, names: Sequence[str]) -> list[str]:
         """The output list of the ONNX node in which the record's outputs bear ``names``; absent ones are empty."""
         if self.outputs is None:

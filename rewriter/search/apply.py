@@ -10,7 +10,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS
 from mugraph.graph import CycleError, Definition, Graph, Tables
 from mugraph.onnx.function import function_of
-from mugraph.onnx.sizes import check_sizes
+from mugraph.onnx.sizes import check_sizes, reads_sizes
 from mugraph.ops import NotExpressible, OnnxForm, Packed, get_operator
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, format_value, walk
@@ -95,7 +95,7 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
                 packed = [node.inputs[item.index] for item in form.inputs if isinstance(item, Packed)]
                 if not all(tables.constant[value] for value in packed):
                     return NoMatch(f"{node.op} by weights that are no constant", match.values[0])
-                asked += [(form, types)] if form.reads_sizes else []
+                asked += [(form, types)] if reads_sizes(form) else []
         except NotExpressible as problem:
             return NoMatch(str(problem), match.values[0])
         stack += [tables.makers[v][0] for v in node.inputs if v not in bound and v in tables.makers]
