@@ -8,10 +8,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 from mugraph.lines import LineFormatter, in_a_line
@@ -30,7 +32,7 @@ PIPE_EXIT = 141
 """Exit code of a command whose output nobody reads any more, as shells have it."""
 
 _AGAIN_SECONDS = 0.01
-"""After which an interrupt that was lost is sent once more."""
+"""After which it is seen whether an interrupt that was lost can be sent once more."""
 
 
 def heed_interrupts() -> None:
@@ -42,21 +44,30 @@ def heed_interrupts() -> None:
 
     def hook(unraisable: Any) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            again = threading.Timer(_AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
-            again.daemon = True
-            again.start()
+            threading.Thread(target=_interrupt_behind, args=(hook.__code__,), daemon=True).start()
         else:
             usual(unraisable)
 
     sys.unraisablehook = hook
 
 
+def _interrupt_behind(hook: CodeType) -> None:
+    """Sends an interrupt as soon as the main thread has left a hook, in which it would be lost once more."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        time.sleep(_AGAIN_SECONDS)
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
+        while frame is not None and frame.f_code is not hook:
+            frame = frame.f_back
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def run_command(module: str, name: str) -> None:
     """Runs the function of a console script. Interrupted at whatever moment, the process ends without a word.
 
-    Its module is imported here, since that takes a second, in which people change their mind, too. What is raised meanwhile may
-    be the cause of another error: of a RuntimeError while a class gets its names, before Python 3.12, of an ImportError while a
-    module of pybind11's is loaded, as onnxruntime's is. A mistake of ours is one line and exit code 3, with a
+    Its module is imported here, since that takes a second, in which people change their mind, too. An interrupt that is raised
+    later may be the cause of another error: of a RuntimeError while a class gets its names, before Python 3.12, of an ImportError
+    while a module of pybind11's is loaded, as onnxruntime's is. A mistake of ours is one line and exit code 3, with a
     traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever closes a pipe has read enough, and a disk that is full is
     no mistake of ours.
     """
@@ -66,7 +77,9 @@ def run_command(module: str, name: str) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # Python has none where the descriptor was closed from the start
         sys.stdout = _StandardOutput(sys.stdout)
     try:
-        getattr(import_module(module), name)()
+        with _ended_by_interrupts():
+            function = getattr(import_module(module), name)
+        function()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT)
     except BrokenPipeError:
@@ -86,6 +99,23 @@ def run_command(module: str, name: str) -> None:
         words = f"internal error, {type(problem).__name__}: {said}; please report it with what ONNX_SUPEROPT_DEBUG=1 prints"
         print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
         sys.exit(INTERNAL_EXIT)
+
+
+@contextmanager
+def _ended_by_interrupts() -> Iterator[None]:
+    """Has an interrupt end the process, where it would be raised: nothing that is imported is to be cleared up.
+
+    NumPy's code in C that imports NumPy prints what is raised meanwhile and raises another error, of which it is no cause.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED_EXIT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 class _StandardOutput(io.TextIOWrapper):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from onnx import GraphProto, NodeProto
 
@@ -10,8 +11,11 @@ from mugraph.domains.base import INTEGERS
 from mugraph.graph import Graph, Node
 from mugraph.onnx.model import Model
 from mugraph.onnx.scopes import captured
+from mugraph.onnx.sizes import check_sizes
 from mugraph.onnx.sources import Leaf, NodeOutput, ValueSources
+from mugraph.ops import NotExpressible, get_operator
 from mugraph.order import operands_first
+from mugraph.terms.shape import DataType, Dim, TensorType
 
 __all__ = ["EmissionPlan"]
 
@@ -20,7 +24,8 @@ class EmissionPlan:
     """Chooses the nodes of one candidate to write.
 
     A node of the file may read sizes that its record took for attributes. They are computed by nodes of the file; where a
-    substitution left these without what they start from, the record writes the node, too.
+    substitution left these without what they start from, the record writes the node, too. A node that a record writes may need a
+    size that a vector of the file alone tells, which it then reads.
 
     Args:
         model: the model as it was read.
@@ -34,8 +39,10 @@ class EmissionPlan:
     ) -> None:
         self.model, self.graph, self.sources, self.bodies = model, graph, sources, bodies
         live = set(graph.nodes()) if sources.modified else set()
+        self.body = next((model.tables.bodies[value] for value in graph.outputs if value in model.tables.bodies), 0)
         self.position = {node: place for place, node in enumerate(self.in_order(live, lambda node: node.inputs))}
         self.kept: dict[Node, bool] = {}
+        self.told: dict[Node, list[int]] = {}
 
     def needed(self, unread: Iterable[int] = ()) -> dict[Node, None]:
         """The nodes to write, operands first, original ones in their order.
@@ -64,9 +71,48 @@ class EmissionPlan:
 
     def operands(self, node: Node) -> list[int]:
         """The values that the written node reads, also those that its record took for attributes."""
-        if not self.is_kept(node):
-            return list(dict.fromkeys(node.inputs))
-        return self.file_operands(node)
+        if self.is_kept(node):
+            return self.file_operands(node)
+        if node not in self.told:
+            self.told[node] = self.telling(node)
+        return list(dict.fromkeys([*node.inputs, *self.told[node]]))
+
+    def telling(self, node: Node) -> list[int]:
+        """The vectors that the file computes before a node that its record writes, and that alone tell sizes of it.
+
+        None where something else tells all its sizes, or these do not tell them.
+
+        Raises:
+            NotExpressible: as the record's form.
+        """
+        model, place = self.model, self.position.get(node)
+        if place is None or not model.tables.sizes:
+            return []
+        operands, inputs = self.types(node.inputs), self.types([*self.graph.inputs, *model.graph.inputs])
+        form = get_operator(node.op).to_onnx(node.attrs, operands, model.opset)
+        with suppress(NotExpressible):
+            return check_sizes(form, operands, inputs, (), model.opset)
+        with suppress(NotExpressible):
+            vectors = self.vectors_before(place)
+            return [list(vectors)[i] for i in check_sizes(form, operands, inputs, list(vectors.values()), model.opset)]
+        return []
+
+    def types(self, values: Iterable[int]) -> list[TensorType]:
+        """The types of values, as far as they are known."""
+        return [type_ for value in values if (type_ := self.model.tables.types[value]) is not None]
+
+    def vectors_before(self, place: int) -> dict[int, tuple[Dim, ...]]:
+        """The vectors of sizes that nodes of the file compute in this graph, now as then, of what is there before a place."""
+        vectors: dict[int, tuple[Dim, ...]] = {}
+        for value, entries in self.model.tables.sizes.items():
+            source, types = self.sources.of(value), self.types([value])
+            is_here = (
+                self.model.tables.bodies.get(value, 0) == self.body and isinstance(source, NodeOutput) and source.value == value
+            )
+            is_vector = entries.ndim == 1 and [type_.dtype for type_ in types] == [DataType.INT64]
+            if is_here and is_vector and self.starts_before([value], place, lambda _: True):
+                vectors[value] = tuple(entries)
+        return vectors
 
     def file_operands(self, node: Node) -> list[int]:
         """The values that the node of the file reads, its bodies as they are now included."""
@@ -114,8 +160,12 @@ class EmissionPlan:
         place = self.position.get(node)
         if place is None:  # shape arithmetic itself, which is written for the sake of a node that reaches it
             return True
-        stack = [value for value in self.file_operands(node) if value not in node.inputs]
-        seen: set[int] = set()
+        sizes = [value for value in self.file_operands(node) if value not in node.inputs]
+        return self.starts_before(sizes, place, self.is_of_integers)
+
+    def starts_before(self, values: Iterable[int], place: int, follows: Callable[[int], bool]) -> bool:
+        """Whether values start from leaves and from nodes before a place, by nodes of the file whose results are followed."""
+        stack, seen = [*values], set[int]()
         while stack:
             value = stack.pop()
             source = self.sources.of(value)
@@ -126,7 +176,7 @@ class EmissionPlan:
             if before is not None:
                 if before >= place:
                     return False
-            elif source.node.origin is not None and self.is_of_integers(value):
+            elif source.node.origin is not None and follows(value):
                 stack.extend(self.file_operands(source.node))
             else:
                 return False

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto
 
-from mugraph.ops import AtMost, Counted, FormInput, NotExpressible, Packed
+from mugraph.ops import AtMost, Counted, FormInput, NotExpressible, OnnxForm, Packed
 from mugraph.terms.shape import Dim, Least, SymDim, TensorType, WholePart, concrete, plain_symbol, symbol
 
-__all__ = ["SizeWriter", "check_sizes"]
+__all__ = ["SizeWriter", "check_sizes", "reads_sizes"]
 
 _MIN_OF_INTEGERS = 12
 """The first opset in which Min takes int64."""
@@ -27,21 +27,40 @@ Carrier = tuple[str, TensorType]
 """The name of a value and its type, whose dimensions may be asked for at run time."""
 
 
-def check_sizes(dims: Sequence[Dim], values: Sequence[TensorType], computed: Iterable[tuple[Dim, ...]], opset: int) -> None:
-    """Says whether a :class:`SizeWriter` could write dimensions.
+def reads_sizes(form: OnnxForm) -> bool:
+    """Whether an input of a node is computed of dimensions, some of which may be symbols."""
+    return any(isinstance(item, SymDim | tuple | Counted | AtMost) for item in form.inputs)
+
+
+def check_sizes(
+    form: OnnxForm, operands: Sequence[TensorType], inputs: Iterable[TensorType], computed: Sequence[tuple[Dim, ...]], opset: int
+) -> list[int]:
+    """Says whether a :class:`SizeWriter` could write the sizes that a node reads.
 
     Args:
-        dims: the dimensions.
-        values: types of the model's inputs and of further values whose dimensions may be asked for.
-        computed: vectors that the file may compute already.
+        form: the node's; packed inputs are passed over.
+        operands: of the node.
+        inputs: types of the model's inputs and of further values whose dimensions may be asked for.
+        computed: vectors that the file computes before.
+
+    Returns:
+        The places of the computed vectors that it would read.
 
     Raises:
-        NotExpressible: as :meth:`SizeWriter.vector`.
+        NotExpressible: as :meth:`SizeWriter.form_input`.
     """
-    writer = SizeWriter([(str(i), t) for i, t in enumerate(values)], opset, lambda *_: (NodeProto(), ""), lambda _: "")
-    for vector in computed:
-        writer.offer(vector, "")
-    writer.vector(dims)
+    read = set[str]()
+
+    def node(_: str, names: Sequence[str], __: Mapping[str, Any]) -> tuple[NodeProto, str]:
+        read.update(names)
+        return NodeProto(), ""
+
+    writer = SizeWriter([("", type_) for type_ in inputs], opset, node, lambda _: "")
+    for place, vector in enumerate(computed):
+        writer.offer(vector, str(place))
+    near = [("", type_) for type_ in operands]
+    read.update(writer.form_input(item, near) for item in form.inputs if not isinstance(item, Packed))
+    return [place for place in range(len(computed)) if str(place) in read]
 
 
 class SizeWriter:

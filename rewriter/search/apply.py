@@ -10,7 +10,7 @@ import numpy as np
 from mugraph.domains.base import FLOATS
 from mugraph.graph import CycleError, Definition, Graph, Tables
 from mugraph.onnx.function import function_of
-from mugraph.onnx.sizes import check_sizes
+from mugraph.onnx.sizes import check_sizes, reads_sizes
 from mugraph.ops import NotExpressible, OnnxForm, Packed, get_operator
 from mugraph.terms.shape import DataType, Dim, ShapeError, SymDim, TensorType, Undecided, same_shape
 from mugraph.terms.term import AttrValue, Term, attr_symbols, bind_value, format_value, walk
@@ -80,7 +80,7 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
     body = tables.bodies.get(match.values[0], 0)
     leaves = (v for v, number in tables.bodies.items() if number == body and v not in tables.makers)
     told = [type_ for v in (*leaves, *graph.inputs) if (type_ := tables.types[v]) is not None]
-    asked = list[tuple[tuple[Dim, ...], list[TensorType]]]()
+    asked = list[tuple[OnnxForm, list[TensorType]]]()
     stack = [node for node, _ in plan.values()]
     while stack:
         node = stack.pop()
@@ -95,14 +95,14 @@ def inexpressible(match: Match, graph: Graph, plan: Plan, opset: int) -> NoMatch
                 packed = [node.inputs[item.index] for item in form.inputs if isinstance(item, Packed)]
                 if not all(tables.constant[value] for value in packed):
                     return NoMatch(f"{node.op} by weights that are no constant", match.values[0])
-                asked += [((i,) if isinstance(i, SymDim) else i, types) for i in form.inputs if isinstance(i, SymDim | tuple)]
+                asked += [(form, types)] if reads_sizes(form) else []
         except NotExpressible as problem:
             return NoMatch(str(problem), match.values[0])
         stack += [tables.makers[v][0] for v in node.inputs if v not in bound and v in tables.makers]
     computed = _computed_before(match.values, tables) if asked else []
     try:
-        for dims, types in asked:
-            check_sizes(dims, [*told, *types], computed, opset)
+        for form, types in asked:
+            check_sizes(form, types, told, computed, opset)
     except NotExpressible as problem:
         return NoMatch(str(problem), match.values[0])
     return None

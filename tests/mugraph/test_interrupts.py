@@ -13,7 +13,7 @@ import pytest
 from mugraph.interrupts import INTERNAL_EXIT, PIPE_EXIT, USER_EXIT
 
 _LOST = """
-import time, weakref
+import threading, time, weakref
 from mugraph.interrupts import heed_interrupts
 
 class Value:
@@ -43,6 +43,13 @@ def test_an_interrupt_in_a_callback_of_a_weak_reference_is_sent_again() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")
 
 
+def test_it_is_sent_once_what_ignores_exceptions_is_left() -> None:
+    """A busy machine may go on with that after whatever time."""
+    begins = "start = threading.Thread.start; threading.Thread.start = lambda thread: (start(thread), time.sleep(0.3))"
+    done = _run(f"{begins}; heed_interrupts()", 2)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "heard\n", "")
+
+
 def test_python_alone_loses_it() -> None:
     done = _run("", 0.1)
     assert done.stdout == "" and "KeyboardInterrupt" in done.stderr
@@ -68,15 +75,22 @@ COMMANDS = pytest.mark.parametrize(
 
 
 @COMMANDS
-@pytest.mark.parametrize("moment", ["interrupted()", "type('Owner', (), {'name': Name()})", "loaded()"])
+@pytest.mark.parametrize("moment", ["interrupted()", "type('Owner', (), {'name': Name()})", "loaded()", "replaced()"])
 def test_a_command_that_is_interrupted_while_it_loads_says_nothing(command: str, moment: str) -> None:
     """Between the lines of a module, or while a class gets its names."""
     module, function = command.split()
     code = f"""
-import sys
+import os, signal, sys
 from {module} import {function}
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def interrupted(*_):
     raise KeyboardInterrupt
+def replaced():  # as NumPy's C code has it
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        pass
+    raise ImportError("numpy._core.umath failed to import")
 def loaded():  # as pybind11 has it
     try:
         interrupted()

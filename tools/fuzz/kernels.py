@@ -212,11 +212,14 @@ def _passes(kernel: Kernel) -> bool:
 def kernels_command(corpus: Path | None, rules: Sequence[Path], count: int, seed: int, **how: Any) -> None:
     """Asks for proofs of false kernels, made from those that ship, that runs kept or that rulegen found.
 
-    Exit code 1: one was accepted.
+    Says first how many of these are proved themselves. Exit code 1: one was accepted.
     """
     made = [kernel for file in rules for kernel in shipped_kernels(file)] if corpus is None else _kept(corpus)
+    attacked = list({kernel.digest: kernel for kernel in made or shipped_kernels()}.values())
+    proved = sum(why_not_proved(kernel) is None for kernel in attacked)
+    click.echo(f"{len(attacked)} kernels, {proved} of them proved for all sizes")
     try:
-        tally = attack_kernels(made or shipped_kernels(), count, seed, **how)
+        tally = attack_kernels(attacked, count, seed, **how)
     except ValueError as problem:
         raise click.ClickException(str(problem)) from problem
     click.echo(", ".join(f"{tally.fates[fate]} {fate}" for fate in KernelFate))

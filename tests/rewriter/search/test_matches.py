@@ -11,6 +11,7 @@ import pytest
 from onnx.parser import parse_model
 from onnxruntime import InferenceSession
 
+from mugraph.graph import Graph
 from mugraph.onnx import load, to_proto
 from rewriter.search import matcher as matcher_module
 from rewriter.search.candidate import Candidate
@@ -102,6 +103,39 @@ def test_a_size_is_told_by_what_is_computed_before(before: str, after: str, gath
         sessions = [InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]) for m in (proto, written)]
         one, other = (session.run(None, {"x": x, "kept": np.array([True, False, True]), "row": row}) for session in sessions)
         assert all(map(np.array_equal, one, other))
+
+
+_IN_A_BODY = """e = If (yes) <
+    then_branch = then () => (float[r,4] a) { z = Compress<axis: int = 0>(x, kept) s = Shape(z) o = Expand(row, s) a = Relu(o) },
+    else_branch = other () => (float[q,4] b) { b = Neg(x) }> y = Neg(e)"""
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "z = Compress<axis: int = 0>(x, kept) s = Shape(z) e = Expand(row, s) y = Relu(e)",
+        "z = Compress<axis: int = 0>(x, kept) n = Neg(z) s = Shape(n) e = Expand(row, s) r = Relu(e) y = Add(r, n)",
+        "z = Compress<axis: int = 0>(x, kept) w = Concat<axis = 0>(z, z) s = Shape(w) e = Expand(row, s) y = Relu(e)",
+        _IN_A_BODY,
+    ],
+    ids=["of what else nobody reads", "of what is read", "of twice as many", "in a body"],
+)
+def test_a_vector_that_a_candidate_leaves_unread_tells_sizes(nodes: str) -> None:
+    """The node that read it is no longer there, and it alone tells how many rows Compress keeps: it could not be written."""
+    later = rule("Relu(Expand[shape=(k,n)](X))", "Expand[shape=(k,n)](Relu(X))", "X:[1,n]")
+    ends = "(float[n,4] x, bool[n] kept, bool yes, float[1,4] row) => (float[k,4] y)"
+    proto = parse_model(f'<ir_version: 10, opset_import: ["" : 20]> g {ends} {{ {nodes} }}')
+    model = load(proto)
+    moves = moves_of([later])
+    (match,) = moves.sites(moves.start(model.graph), direction_of(moves, later))
+    candidate = moves.matches.pool.apply(match, model.graph)
+    assert isinstance(candidate, Graph), candidate
+    written = to_proto(model, candidate)
+    x, row = np.arange(12, dtype=np.float32).reshape(3, 4) - 6, np.array([[-1, 0, 1, 2]], np.float32)
+    feeds = {"x": x, "kept": np.array([True, False, True]), "yes": np.array(True), "row": row}
+    sessions = [InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"]) for m in (proto, written)]
+    one, other = (session.run(None, feeds) for session in sessions)
+    assert all(map(np.array_equal, one, other))
 
 
 def test_guards_are_decided_once_a_match(monkeypatch: pytest.MonkeyPatch) -> None:

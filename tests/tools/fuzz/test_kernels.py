@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from mugraph.blocks.statements import Compute, PlaceTile
+from mugraph.blocks.text import kernel_to_json
 from mugraph.ops.masks import mask_text
 from mugraph.terms.shape import DataType, symbol
 from mugraph.terms.text import parse_term
@@ -17,7 +20,7 @@ from rules_db.trust.interpreted import LEAST_TESTS, interpret
 from tests.support.block_kernels import F32, kernel_of_terms, tensor
 from tools.fuzz import kernel_changes, kernels
 from tools.fuzz.kernel_changes import kernel_mutants
-from tools.fuzz.kernels import KernelFate, attack_kernels, shipped_kernels
+from tools.fuzz.kernels import KernelFate, attack_kernels, kernels_command, shipped_kernels
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = ROOT / "rules_db" / "shipped" / "kernels.rules"
@@ -95,6 +98,15 @@ def test_a_proof_that_accepts_everything_is_noticed(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kernels, "why_not_proved", lambda kernel: None)
     tally = attack_kernels(shipped_kernels(SHIPPED)[:1], 5, 0)
     assert len(tally.proved) == 5 == tally.fates[KernelFate.ACCEPTED]
+
+
+def test_it_is_told_how_many_kernels_are_proved_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, kernel in enumerate([*(kept := shipped_kernels(SHIPPED)[:3]), kept[0]]):
+        (tmp_path / f"{number}.json").write_text(json.dumps({"kernel": kernel_to_json(kernel)}), encoding="utf-8")
+    honest, unproved = kernels.why_not_proved, kept[1].digest
+    monkeypatch.setattr(kernels, "why_not_proved", lambda kernel: "it is not" if kernel.digest == unproved else honest(kernel))
+    told = CliRunner().invoke(kernels_command, ["--corpus", str(tmp_path), "--count", "0"], catch_exceptions=False)
+    assert told.output.splitlines()[0] == "3 kernels, 2 of them proved for all sizes"
 
 
 def test_mutants_repeat_from_their_seed() -> None:
