@@ -138,7 +138,7 @@ def _operand_types(domain: Domain, inputs: Sequence[Array], ranks: Sequence[int]
     """The operands' own dimensions, without leading ones; a range has none, and any that the attributes divide will do."""
     shapes: list[tuple[Dim, ...]]
     if isinstance(domain, RangeDomain):
-        heads = attrs.get("num_heads", 1) + (2 * attrs["kv_num_heads"] if attrs.get("packed") else 0)
+        heads = attrs.get("num_heads", attrs.get("group", 1)) + (2 * attrs["kv_num_heads"] if attrs.get("packed") else 0)
         shapes = [(2 * max(heads, 1),) * rank for rank in ranks]
     else:
         shapes = [tuple(domain.shape(a)[len(domain.shape(a)) - rank :]) for a, rank in zip(inputs, ranks, strict=True)]

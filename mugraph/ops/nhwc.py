@@ -1,10 +1,15 @@
-"""Convolution over images whose channels stand last (NHWC), as onnxruntime's CUDA provider has it.
+"""Convolution and group normalisation of images whose channels stand last (NHWC), as onnxruntime's CUDA provider has them.
 
 Tensors are [N, *spatial, C] and weights [M, *kernel, C/group], as onnxruntime's own conversion of models writes them
 (transformers/fusion_nhwc_conv.py). The CUDA provider takes weights as initializers only, whatever the groups and pads: what it
 does not take it leaves to the CPU provider, which has no such kernel. Pools have no such kernel for floats
 in a model's own operator sets: a pool over [N, H, W, C] is one over three axes of which the last is not pooled
 (rules_db/axioms/layout.axioms).
+
+``GroupNorm[group=g,silu=true](x, s, b)`` normalises each group of neighbouring channels of an image, scales and shifts each
+channel, and with ``silu`` multiplies the result with its sigmoid. Scale and bias are of float32 whatever the image is of. The
+kernel takes channels two at a time, and finds its plan from a scale that is an initializer
+(contrib_ops/cuda/diffusion/group_norm.cc).
 """
 
 from __future__ import annotations
@@ -16,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from mugraph.ops.base import RuntimeFacts, applied, floating, operands
-from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, plain_inputs
+from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, expect_shape, plain_inputs
 from mugraph.ops.convolution import read_conv, write_conv
-from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading
+from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of, single_output, type_of
 from mugraph.ops.traits import DegreeBound, ProductKind, Traits
+from mugraph.terms.equations import divided
 from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType
-from mugraph.terms.term import Term
+from mugraph.terms.term import Term, const
 
 __all__ = ["CHANNELS_FIRST", "CHANNELS_LAST"]
 
@@ -119,4 +125,66 @@ define(
     traits=Traits(product=ProductKind.CONVOLUTION, degree=DegreeBound.MULTILINEAR, one_dtype=True, accumulates=True),
     runtime=RuntimeFacts(stored=frozenset({1})),
     samples=("NhwcConv[dilations=(1,1),pads=(1,1,1,1),strides=(1,1)](x, W, b) | x:[1,14,14,8] W:[16,3,3,8] b:[16]",),
+)
+
+
+_IMAGES = frozenset({DataType.FLOAT, DataType.FLOAT16})
+_CHANNELS_AT_A_TIME = 2
+
+
+def _group_norm(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    x, *parameters = operands(3)
+    _, h, w, c = types[0].shape
+    axes, dtype = (-3, -1), types[0].dtype
+    groups = applied("Reshape", x, drop=3, shape=(h * w, attrs["group"], divided(c, attrs["group"])))
+    centred = applied("Sub", groups, applied("ReduceMean", groups, axes=axes, keepdims=True))
+    variance = applied("ReduceMean", applied("Mul", centred, centred), axes=axes, keepdims=True)
+    normal = applied("Div", centred, applied("Sqrt", applied("Add", variance, const(attrs["epsilon"]))))
+    scale, bias = (p if dtype == DataType.FLOAT else applied("Cast", p, to=dtype) for p in parameters)
+    result = applied("Add", applied("Mul", applied("Reshape", normal, drop=3, shape=(h, w, c)), scale), bias)
+    return (applied("Mul", result, applied("Sigmoid", result)) if attrs["silu"] else result,)
+
+
+def _check_group_norm(attrs: AttrMap, types: Sequence[TensorType]) -> None:
+    x = types[0]
+    if x.dtype not in _IMAGES or x.rank != 4:
+        raise ShapeError(f"GroupNorm of {x}: onnxruntime takes images only")
+    if isinstance(attrs["group"], int) and attrs["group"] < 1:
+        raise ShapeError(f"GroupNorm in {attrs['group']} groups")
+    divided(x.shape[3], attrs["group"] * _CHANNELS_AT_A_TIME)
+    for parameter in types[1:]:
+        expect_shape("GroupNorm", parameter, x.shape[3:], DataType.FLOAT)
+
+
+def _read_group_norm(node: ForeignNode) -> Reading:
+    attributes = attributes_of(node, activation=0, channels_last=1, epsilon=1e-5, groups=0)
+    single_output(node)
+    if not attributes["channels_last"] or attributes["activation"] not in (0, 1):
+        raise NotUnderstood(f"GroupNorm with channels_last {attributes['channels_last']}, activation {attributes['activation']}")
+    _check_group_norm({"group": attributes["groups"]}, [type_of(node, i) for i in range(3)])
+    silu = bool(attributes["activation"])
+    return Reading({"epsilon": float(attributes["epsilon"]), "group": int(attributes["groups"]), "silu": silu}, (0, 1, 2))
+
+
+def _write_group_norm(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    form = {"activation": int(attrs["silu"]), "channels_last": 1, "epsilon": attrs["epsilon"], "groups": attrs["group"]}
+    return OnnxForm("GroupNorm", (0, 1, 2), form, RUNTIME_DOMAIN)
+
+
+define(
+    "GroupNorm",
+    (3, 3),
+    _group_norm,
+    check=_check_group_norm,
+    read=_read_group_norm,
+    write=_write_group_norm,
+    contract=contract("GroupNorm", "activation channels_last epsilon groups", 3, _IMAGES, float=[1, 2]),
+    ranks=lambda attrs, count: [4, 1, 1],
+    defaults={"epsilon": 1e-5, "silu": False},
+    traits=Traits(keeps_shape=True, inverts_inside=True, accumulates=True),
+    runtime=RuntimeFacts(kernels=2, stored=frozenset({1})),
+    samples=(
+        "GroupNorm[group=4](x, G, B) | x:[2,6,5,16] G:float[16] B:float[16]",
+        "GroupNorm[group=2,silu=true](x, G, B) | x:[1,7,7,8] G:float[8] B:float[8]",
+    ),
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.moves import Moves, SiteGroup
-from rewriter.search.roles import kind_of, wraps
+from rewriter.search.roles import kind_of, turns, wraps
 from rewriter.search.strategy import RULES, MoveKind
 
 __all__ = ["Expansion", "Generator", "KernelGenerator", "SchemeGenerator"]
@@ -90,6 +90,8 @@ class Expansion:
             if child.cost < candidate.cost:
                 improving.append((candidate.cost - child.cost, replace(group, alike=False)))
             yield child
+            if turns(group.direction):  # what it saves shows once its transpositions meet others
+                yield from self._turned(child)
         if len(improving) > 1:
             improving.sort(key=lambda item: -item[0])
             yield from self._in_turn(candidate, [group for _, group in improving], slack, followers)
@@ -150,10 +152,19 @@ class Expansion:
 
     def _proposed(self, candidate: Candidate, *, layouts_alone: bool = False) -> Iterator[Candidate]:
         """The children that generators propose without a banned rule."""
-        layouts = self.layouts if MoveKind.LAYOUT in self.kinds else ()
+        yield from self._turned(candidate)
+        if self.is_over():
+            return
         kernels = map(self._of_kernels, self.kernels if MoveKind.SUBSTITUTION in self.kinds and not layouts_alone else ())
         schemes = map(self._of_schemes, self.schemes if MoveKind.SCHEME in self.kinds else ())
-        for child in self.admitted((*layouts, *kernels, *schemes), candidate):
+        for child in self.admitted((*kernels, *schemes), candidate):
+            yield child
+            if self.is_over():
+                return
+
+    def _turned(self, candidate: Candidate) -> Iterator[Candidate]:
+        """The candidate in the other layouts that pay, where layouts are chosen."""
+        for child in self.admitted(self.layouts if MoveKind.LAYOUT in self.kinds else (), candidate):
             yield child
             if self.is_over():
                 return

@@ -24,6 +24,7 @@ __all__ = [
     "is_layout_rule",
     "kind_of",
     "takes_over",
+    "turns",
     "wraps",
 ]
 
@@ -104,19 +105,25 @@ def _perm(term: Term) -> tuple[int, ...] | None:
 
 
 @lru_cache(maxsize=4096)
-def wraps(direction: Direction) -> Layout | None:
-    """The layout that a direction brings: it wraps an operator of variables in transpositions; ``None`` for any other."""
-    (root, *more), pattern = direction.replacement, direction.pattern
+def turns(direction: Direction) -> Layout | None:
+    """The layout that a direction brings: what it writes stands between transpositions of variables and one back."""
+    root, *more = direction.replacement
     back = _perm(root)
-    if back is None or more or not all(operand.is_var for operand in pattern[0].inputs):
+    if back is None or more:
         return None
     inner = [term for term in walk([root]) if term is not root and term.op == "Transpose"]
     there = {_perm(term) if term.inputs[0].is_var else None for term in inner}
-    if len(there) != 1 or pattern[0].op == "Transpose":
-        return None
-    perm = there.pop()
+    perm = there.pop() if len(there) == 1 else None
     inverse = perm is not None and len(perm) == len(back) and all(perm[axis] == i for i, axis in enumerate(back))
     return Layout(perm, back) if perm is not None and inverse else None
+
+
+def wraps(direction: Direction) -> Layout | None:
+    """The layout that a direction brings to a single operator of variables; ``None`` for any other."""
+    root = direction.pattern[0]
+    if root.op == "Transpose" or not all(operand.is_var for operand in root.inputs):
+        return None
+    return turns(direction)
 
 
 def cancels_transposition(direction: Direction) -> bool:

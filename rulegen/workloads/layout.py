@@ -74,6 +74,36 @@ def _resize(axes: str) -> str:
     return f"Resize[axes=({axes}),coordinates='asymmetric',mode='nearest',rounding='floor',shape=(2*h,2*w)]"
 
 
+def _group_norms(dtype: str) -> Workload:
+    """Normalised groups of channels as exporters write them, with SiLU and without, by the operator for channels last."""
+    groups = "InstanceNormalization[epsilon=1e-05,spatial=1](Reshape[drop=3,shape=(g,2*k*h*w)](x), s, t)"
+    plain = f"Add(Mul(Reshape[drop=2,shape=(2*g*k,h,w)]({groups}), f), b)"
+    scale, bias = (
+        f"Cast[to=float](Reshape[drop=2,shape=(2*g*k)](Expand[shape=(g,2*k)](Unsqueeze[axes=(-1,)]({each}))))" for each in "st"
+    )
+    factor, summand = (f"Cast[to=float](Squeeze[axes=(-2,-1)]({each}))" for each in "fb")
+    parameters = f"Mul({scale}, {factor}), Add(Mul({bias}, {factor}), {summand})"
+    normal, activated = (
+        f"Transpose[perm=(2,0,1)](GroupNorm[epsilon=1e-05,group=g,silu={silu}](Transpose[perm=(1,2,0)](x), {parameters}))"
+        for silu in ("false", "true")
+    )
+    image, vectors = f"{dtype}[n,2*g*k,h,w]", dict.fromkeys("st", f"{dtype}[g]")
+    return Workload(
+        name=f"layout-groups-{dtype}",
+        variables={"x": image, **vectors, **dict.fromkeys("fb", f"{dtype}[2*g*k,1,1]")},
+        operators=(),
+        max_ops=0,
+        samples=4,
+        sizes={"n": (1, 2, 1), "g": (2, 1, 3), "k": (1, 2, 1), "h": (2, 1, 3), "w": (1, 3, 2)},
+        keep=frozenset({"perm"}),
+        open_numbers=True,
+        equations=(
+            f"{plain} = {normal}",
+            f"QuickGelu[alpha=1.0]({plain}) = {activated}",
+        ),
+    )
+
+
 LAYOUT = (
     Workload(
         name="layout",
@@ -215,6 +245,7 @@ LAYOUT = (
             f"Transpose[perm=(2,0,1)](Add(Mul(Transpose[perm=(1,2,0)](x), {BATCH_FACTOR}), {BATCH_SUMMAND})) = {batch('x')}",
         ),
     ),
+    *map(_group_norms, ("float", "float16")),
     # Entries that are repeated along the spatial axes.
     _channels_last(
         "resize",

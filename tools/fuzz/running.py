@@ -70,31 +70,31 @@ def _without_previews(model: bytes) -> bytes:
     return model if out is None else to_bytes(out.model, out.model.as_it_came)
 
 
-_NHWC, _TO_FRONT, _TO_BACK = "NhwcConv", (0, 3, 1, 2), (0, 2, 3, 1)
+_TO_FRONT, _TO_BACK = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def is_for_cuda(model: bytes) -> bool:
-    """Whether a model holds convolutions with the channels last, with which onnxruntime runs it on CUDA alone."""
-    return _NHWC.encode() in model
+    """Whether a model holds operators over channels that stand last, with which onnxruntime runs it on CUDA alone."""
+    return any(name.encode() in model for name in _SPELLED)
 
 
 def _with_channels_first(model: bytes) -> bytes:
-    """A model whose convolutions with the channels last, which the CPU provider has no kernel for, are Conv between Transposes.
+    """A model whose operators over channels that stand last, which the CPU provider lacks, are others between Transposes.
 
-    What is written for CUDA may hold such; it is the one operator of the registry's that only that provider runs.
+    What is written for CUDA may hold such; they are what only that provider runs of the registry's operators.
     """
     if not is_for_cuda(model):
         return model
     proto = onnx.ModelProto.FromString(model)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        turned = [new for node in nodes for new in (_turned(node) if node.op_type == _NHWC else [node])]
+        turned = [new for node in nodes for new in (_SPELLED[node.op_type](node) if node.op_type in _SPELLED else [node])]
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in turned]
         del nodes[:]
         nodes.extend(copies)
     return bytes(proto.SerializeToString())
 
 
-def _turned(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+def _convolution(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     """A convolution with the channels last as one with them first."""
     (output,) = node.output
     names = [f"{output}/{part}" for part in ("x", "w", "y")]
@@ -105,6 +105,36 @@ def _turned(node: onnx.NodeProto) -> list[onnx.NodeProto]:
     conv = onnx.helper.make_node("Conv", [*names[:2], *node.input[2:]], names[2:])
     conv.attribute.extend(node.attribute)
     return [*moves, conv, onnx.helper.make_node("Transpose", names[2:], [output], perm=_TO_BACK)]
+
+
+def _group_norm(node: onnx.NodeProto) -> list[onnx.NodeProto]:
+    """Groups of channels that stand last, normalised as an instance each with the channels first."""
+    (output,) = node.output
+    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    groups, made = attributes["groups"], list[onnx.NodeProto]()
+
+    def op(kind: str, *inputs: str, **given: object) -> str:
+        made.append(onnx.helper.make_node(kind, inputs, [f"{output}/{len(made)}"], **given))
+        return str(made[-1].output[0])
+
+    def stored(values: object) -> str:
+        return op("Constant", value=onnx.numpy_helper.from_array(np.asarray(values)))
+
+    x, scale, bias = node.input
+    first = op("Transpose", x, perm=_TO_FRONT)
+    ones, zeros = (op("CastLike", stored(np.full(groups, value, np.float32)), x) for value in (1, 0))
+    rows = op("Reshape", first, stored([0, groups, -1]))
+    normal = op("InstanceNormalization", rows, ones, zeros, epsilon=attributes.get("epsilon", 1e-5))
+    back = op("Transpose", op("Reshape", normal, op("Shape", first)), perm=_TO_BACK)
+    result = op("Add", op("Mul", back, op("CastLike", scale, x)), op("CastLike", bias, x))
+    if attributes.get("activation", 0):
+        result = op("Mul", result, op("Sigmoid", result))
+    made.append(onnx.helper.make_node("Identity", [result], [output]))
+    return made
+
+
+_SPELLED = {"NhwcConv": _convolution, "GroupNorm": _group_norm}
+"""Operators that onnxruntime runs on CUDA alone, and how each is spelled for a processor."""
 
 
 def session(model: bytes, optimize: bool = True) -> ort.InferenceSession:

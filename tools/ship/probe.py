@@ -53,17 +53,17 @@ PATIENCE = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One sample in one element type."""
+    """One sample in one element type, but for operands whose own the sample names."""
 
     sample: str
     dtype: DataType
 
     def application(self) -> tuple[Term, list[TensorType]]:
         text, types = self.sample.split(" | ")
-        types_by_name = {name: parse_type(one) for name, one in (item.split(":") for item in types.split())}
+        written = dict(item.split(":") for item in types.split())
         term = parse_term(text)
-        float_types = {n: TensorType(self.dtype, t.shape) if t.dtype == DataType.FLOAT else t for n, t in types_by_name.items()}
-        return term, [float_types[operand.name] for operand in term.inputs]
+        operands = ((written[operand.name], parse_type(written[operand.name])) for operand in term.inputs)
+        return term, [TensorType(self.dtype, t.shape) if one.startswith("[") else t for one, t in operands]
 
 
 @dataclass(frozen=True, slots=True)

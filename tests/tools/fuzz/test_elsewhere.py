@@ -14,6 +14,8 @@ import pytest
 from onnx.parser import parse_model
 
 from mugraph.blocks.operator import CPU_KERNEL
+from mugraph.domains import Real
+from mugraph.ops import get_operator
 from rewriter.kernels.c.objects import levels_here
 from rewriter.runtime import is_built
 from rewriter.runtime_env import c_compiler, usable_providers
@@ -261,3 +263,23 @@ def test_what_only_cuda_runs_is_compared_on_the_cpu() -> None:
     feed = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     (given,), (wanted,) = (run(model.SerializeToString(), feed, optimize=False) for model in (nhwc, plain))
     np.testing.assert_array_equal(given, wanted)
+
+
+@pytest.mark.parametrize("activation", [0, 1])
+@pytest.mark.parametrize("half", [False, True])
+def test_groups_that_only_cuda_normalises_are_compared_on_the_cpu(activation: int, half: bool) -> None:
+    """Against the record's own evaluation, which has the channels last throughout."""
+    dtype, image = (np.float16, "float16") if half else (np.float32, "float")
+    model = parse_model(
+        f'<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]> g ({image}[2,5,3,12] x, float[12] s, float[12] b)'
+        f" => ({image}[2,5,3,12] y)"
+        f" {{ y = com.microsoft.GroupNorm<groups = 3, epsilon = 0.01, activation = {activation}>(x, s, b) }}"
+    )
+    draw = np.random.default_rng(0)
+    shapes = {"x": (2, 5, 3, 12), "s": (12,), "b": (12,)}
+    feed = {name: draw.standard_normal(shape).astype(dtype if name == "x" else np.float32) for name, shape in shapes.items()}
+    (given,) = run(model.SerializeToString(), feed, optimize=False)
+    attrs = {"group": 3, "epsilon": 0.01, "silu": bool(activation)}
+    (wanted,) = get_operator("GroupNorm").evaluate(Real(), attrs, [value.astype(np.float64) for value in feed.values()])
+    assert given.dtype == dtype
+    np.testing.assert_allclose(given.astype(np.float64), wanted, rtol=0, atol=1e-2 if half else 1e-5)
