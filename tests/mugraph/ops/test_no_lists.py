@@ -43,6 +43,7 @@ ALLOWED = {
     ("rewriter/reference/uses.py", "_LOGIC"): "likewise",
     ("rewriter/reference/uses.py", "_TABLES"): "likewise",
     ("tools/bench/cpu_nodes.py", "CASES"): "what is measured",
+    ("tools/fuzz/running.py", "_SPELLED"): "how a runtime's operators that one provider lacks are written for it",
     ("mugraph/onnx/cleaning/absorbing.py", "_FOLLOWERS"): "nodes of a file that was not read yet: ONNX's own names",
     ("mugraph/onnx/cleaning/folding.py", "_GROWING"): "likewise",
     ("mugraph/onnx/cleaning/folding.py", "_KEPT"): "likewise",
