@@ -128,7 +128,7 @@ def check_waits(text: str) -> str:
     lines = text.splitlines()
     name = next((line.strip() for line in lines if line.startswith("def ")), "a function")
     asked = f"    if {OVERLAPPED}:"
-    if lines.count(asked) != 1 or lines.count("        gdc_wait()") != 1 or text.count("gdc_wait") != 1:
+    if asked not in lines or lines.count("        gdc_wait()") != 1 or text.count("gdc_wait") != 1:
         raise InvalidBlock(f"{name}: it does not wait once for the kernel before it")
     begin, wait = lines.index(asked), lines.index("        gdc_wait()")
     if wait < begin or any(line and not line.startswith("        ") for line in lines[begin + 1 : wait]):

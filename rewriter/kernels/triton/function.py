@@ -101,6 +101,9 @@ class FunctionWriter:
             if self._block.loop is not None:
                 self._write_loop(self._block.loop)
         if self._role == FunctionRole.PART:
+            self._text.line(f"if {OVERLAPPED}:")
+            with self._text.indented():
+                self._text.line("gdc_launch_dependents()")
             for accumulator in self._block.accumulators:
                 for name in accumulator.names:
                     self._write_state(name)
@@ -113,6 +116,9 @@ class FunctionWriter:
     def _write_wait(self, *, can_ask: bool) -> None:
         """Waits for the kernel before this one, and lets the next one begin; what is asked for ahead is asked for before that.
 
+        What combines the parts of a loop begins when these are done with it: there is nothing that it could ask for, and where
+        parts fill the device its few blocks would all lie on the multiprocessors with room (docs/decoding.md, Parts).
+
         Args:
             can_ask: where the tiles of the block are is known.
         """
@@ -124,9 +130,10 @@ class FunctionWriter:
             asked = []
         if not asked:
             self._text.line("gdc_wait()")
+        if self._role != FunctionRole.PART:
             self._text.line("gdc_launch_dependents()")
+        if not asked:
             return
-        self._text.line("gdc_launch_dependents()")
         ahead = AheadText(self._text, self._tiling, self._places, self._types)
         in_loop = [s for s in asked if block.phases[s.name] == "loop"]
         if loop is not None and in_loop:  # first: what it names has no type yet that a loop would have to keep
