@@ -18,6 +18,7 @@ from mugraph.graph import Graph, Node
 from mugraph.ops import get_operator, traits_of
 from mugraph.terms.shape import Dim, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Attrs, Term, make, make_attrs, var
+from rewriter.search.directions import made_here
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.condition import Condition
 from rules_db.trust.numbering import repeat_numbering, shape_conditions
@@ -25,7 +26,7 @@ from rules_db.trust.rule import FloatClass, Rule
 
 __all__ = ["attention_apart", "chosen_updates"]
 
-_ORIGIN = {"group": "caches"}
+_ORIGIN = made_here("caches")
 
 
 def attention_apart(graph: Graph) -> Iterator[Rule]:

@@ -29,6 +29,7 @@ from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, con
 from mugraph.terms.term import Term, const, make, var, walk
 from rewriter.kernels.fuse.kinds import NodeKinds
 from rewriter.kernels.fuse.reading import GraphReading
+from rewriter.search.directions import made_here
 from rewriter.search.match import resolve
 from rules_db.trust.certificate import Certificate
 from rules_db.trust.condition import Condition
@@ -246,7 +247,7 @@ class _Pieces:
             tuple(conditions),
             FloatClass.REASSOCIATES,
             Certificate((), numbered=True),
-            {"group": "attention-chunks"},
+            made_here("attention-chunks"),
         )
 
     def _operands(self) -> tuple[int, int, int]:

@@ -16,6 +16,7 @@ from mugraph.graph import Graph, Node
 from mugraph.terms.shape import TensorType, Undecided
 from mugraph.terms.term import make, var
 from rewriter.cost.roofline import product_sizes
+from rewriter.search.directions import made_here
 from rewriter.search.match import Match, resolve
 from rules_db.trust.certificate import Certificate, Instance
 from rules_db.trust.numbering import shape_conditions
@@ -25,7 +26,7 @@ __all__ = ["is_turned", "turned_weights", "turns"]
 
 _MOST_ROWS = 16
 """Of a product that is few: those of a matrix unit."""
-_ORIGIN = {"group": "turned"}
+_ORIGIN = made_here("turned")
 _TURN = (1, 0)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewriter.search.candidate import Candidate
+from rewriter.search.directions import is_made_here
 from rules_db.exchange import format_rule, parse_rule
 from rules_db.trust.interpreted import kernel_of_rule
 from rules_db.trust.rule import Rule
@@ -27,7 +28,7 @@ class CandidateRecord:
 
     Attributes:
         moves: ids of directions, and keys of their sites.
-        kernels: the rules among them that hold kernels, which a search finds anew each time.
+        kernels: the rules among them that hold kernels or are made for the model's sizes, which a search finds anew each time.
     """
 
     moves: list[tuple[str, list[str]]]
@@ -42,7 +43,7 @@ class CandidateRecord:
         """
         steps = [move.recorded(key) for move in candidate.moves]
         rules = {move.direction.rule.id: move.direction.rule for move in candidate.moves}
-        kernels = [rule for rule in rules.values() if kernel_of_rule(rule) is not None]
+        kernels = [rule for rule in rules.values() if kernel_of_rule(rule) is not None or is_made_here(rule)]
         return CandidateRecord([(step.direction.id, sorted(step.keys)) for step in steps], kernels)
 
     def as_json(self) -> dict[str, Any]:

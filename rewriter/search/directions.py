@@ -20,7 +20,19 @@ from rules_db.sides import facts_of
 from rules_db.solving import Determined, determined
 from rules_db.trust.rule import Rule, Side, dim_symbols
 
-__all__ = ["Direction", "compile_rules"]
+__all__ = ["Direction", "compile_rules", "is_made_here", "made_here"]
+
+_MADE = "made"
+
+
+def made_here(group: str) -> dict[str, str]:
+    """The provenance of a rule that a search makes for the sizes of its model: no database has it, so a record of moves does."""
+    return {"group": group, _MADE: "here"}
+
+
+def is_made_here(rule: Rule) -> bool:
+    """Whether a rule has such a provenance."""
+    return _MADE in rule.provenance
 
 
 @dataclass(frozen=True, eq=False)

@@ -345,8 +345,10 @@ def _scattering() -> list[Case]:
 
 
 def _bytes(shape: tuple[int, ...], signed: bool = False) -> np.ndarray:
+    """Of all sizes, but signed ones: onnxruntime saturates sums of products of larger ones by unsigned bytes on some processors
+    (docs/upstream.md)."""
     generator = np.random.default_rng(shape)
-    return generator.integers(-128, 128, shape).astype(np.int8) if signed else generator.integers(0, 256, shape).astype(np.uint8)
+    return generator.integers(-64, 64, shape).astype(np.int8) if signed else generator.integers(0, 256, shape).astype(np.uint8)
 
 
 def _quantized() -> list[Case]:

@@ -294,6 +294,7 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> Level:
 
     monkeypatch.setattr(objects, "build", built)
     monkeypatch.setattr(custom_cpu, "_TILES", level)
+    monkeypatch.setattr(custom_cpu, "_QUICK", best)  # a processor with tiles has wide vectors, whatever this one has
     monkeypatch.setattr(custom_cpu, "levels_here", lambda: (level, *levels_here()))
     monkeypatch.setitem(FEATURES, level.name, FEATURES[best.name])
     return level

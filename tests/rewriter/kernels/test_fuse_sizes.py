@@ -24,6 +24,7 @@ from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.fuse.sizes import VARIANTS, Variant, generalised, untold
 from rewriter.kernels.fuse.symbols import SizeSymbols
 from rewriter.kernels.proposals import KernelProposals
+from rewriter.search.directions import is_made_here
 from rules_db.trust.check import check
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import interpret, kernel_of_rule
@@ -258,11 +259,14 @@ def layers(batch: int, length: int, width: int = 32) -> Graph:
     return graph_of({"x": shape, "m": (batch, length, length)}, weights, texts)
 
 
-@pytest.mark.parametrize("first, then", [((8, 64), (1, 16)), ((1, 16), (8, 64)), ((1, 32), (4, 16))])
+@pytest.mark.parametrize("first, then", [((8, 64), (1, 24)), ((1, 24), (8, 64)), ((1, 32), (4, 16)), ((1, 16), (2, 4))])
 def test_what_is_learned_at_one_size_serves_another(
     first: tuple[int, int], then: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a batch is as large as something else by chance; nothing is built the second time."""
+    """Also where a batch is as large as something else by chance; nothing is built the second time.
+
+    Of few rows weights are turned (`rewriter.kernels.turned`), so that these are learned from few.
+    """
     graph, other = layers(*first), layers(*then)
     moves, proposals = moves_for(), KernelProposals()
     best = min(proposals.children(moves, moves.start(graph)), key=lambda child: child.cost)
@@ -271,7 +275,8 @@ def test_what_is_learned_at_one_size_serves_another(
     monkeypatch.setattr("rewriter.kernels.proposals.propose", lambda graph: iter(()))
     moves = moves_for()
     again = min(KernelProposals(lambda: stored).children(moves, moves.start(other)), key=lambda child: child.cost)
-    assert {move.direction.rule.provenance["kernel"] for move in again.moves} == {rule.id for rule in stored}
+    taken = [move.direction.rule for move in again.moves if not is_made_here(move.direction.rule)]
+    assert {rule.provenance["kernel"] for rule in taken} == {rule.id for rule in stored}
 
 
 @pytest.mark.usefixtures("own_cache")

@@ -19,6 +19,7 @@ from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.matched import matches_of
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.turned import is_turned, turned_weights, turns
+from rewriter.run.records import CandidateRecord
 from rewriter.search.directions import Direction
 from rules_db.exchange import format_rules, parse_rules
 from rules_db.trust.check import check
@@ -74,6 +75,16 @@ def test_a_kernel_takes_the_product_with_what_follows_and_reads_columns() -> Non
     turned = KernelProposals()._turned(moves, moves.start(graph))
     terms = {str(fusable.terms[0]) for fusable in propose(turned.graph)}
     assert "Relu(Add(MatMul(x0, Transpose[perm=(1,0)](x1)), x2))" in terms
+
+
+def test_a_record_of_the_moves_keeps_the_rule() -> None:
+    """No database has it: without it a later run could not make the moves again."""
+    moves, graph = moves_for(), product(1, "Relu(Add({}, b))")
+    best = min(KernelProposals().children(moves, moves.start(graph)), key=lambda child: child.cost)
+    record = CandidateRecord.of(best, graph.tables.key)
+    (rule,) = turned_weights(graph)
+    assert rule in record.kernels and len(record.kernels) == 2
+    assert CandidateRecord.of_json(record.as_json()) == record
 
 
 def test_a_row_takes_whole_columns_of_a_matrix_that_lies_by_them() -> None:
