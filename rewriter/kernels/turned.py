@@ -51,13 +51,25 @@ def turns(graph: Graph, match: Match) -> bool:
 
 
 def _operands(graph: Graph, node: Node) -> tuple[TensorType, TensorType] | None:
-    """The operands of a product of few rows by weights; ``None`` of any other node."""
+    """The operands of a product of few rows by weights that nothing else reads; ``None`` of any other node.
+
+    What others read has to be there as it came, too, so that the file would hold it twice.
+    """
+    types = _few_rows(graph, node)
+    if types is None:
+        return None
+    weights = resolve(graph, node.inputs[1])
+    if not graph.tables.constant[weights] or is_turned(graph, weights):
+        return None
+    return types if all(_few_rows(graph, reader) for reader in graph.users.get(weights, ())) else None
+
+
+def _few_rows(graph: Graph, node: Node) -> tuple[TensorType, TensorType] | None:
+    """The operands of a product of few rows by a matrix; ``None`` of any other node."""
     if node.op != "MatMul":
         return None
     left, right, out = (graph.type(value) for value in (*node.inputs, node.values[0]))
     if left is None or right is None or out is None or right.rank != 2 or right.dtype not in FLOATS:
-        return None
-    if not graph.tables.constant[resolve(graph, node.inputs[1])] or is_turned(graph, node.inputs[1]):
         return None
     try:
         sizes = product_sizes(node.op, {}, [left, right], [out])

@@ -59,6 +59,9 @@ def test_what_is_computed_or_of_any_number_of_rows_stays() -> None:
     batched = graph_of({"x": (2, 1, 48)}, {"w": (2, 48, 24)}, ["MatMul(x, w)"])
     symbolic = graph_of({"x": parse_type("float16[b,1,48]").shape}, {"w": (48, 24)}, ["MatMul(x, w)"])  # type: ignore[dict-item]
     assert not any(list(turned_weights(graph)) for graph in (fed, batched, symbolic))
+    texts = ["MatMul(x, w)", "MatMul(z, w)"]
+    shared = [graph_of({"x": (1, 1, 48), "z": (1, rows, 48)}, {"w": (48, 24)}, texts) for rows in (4, 32)]
+    assert [len(list(turned_weights(graph))) for graph in shared] == [2, 0]
     both = graph_of({"x": (1, 1, 48), "v": (48, 24)}, {"w": (48, 24)}, ["Add(MatMul(x, w), MatMul(x, v))"])
     (rule,) = turned_weights(both)
     found = matches_of(both, Direction(rule, True, "cuda"))
