@@ -8,8 +8,8 @@ in a model's own operator sets: a pool over [N, H, W, C] is one over three axes 
 
 ``GroupNorm[group=g,silu=true](x, s, b)`` normalises each group of neighbouring channels of an image, scales and shifts each
 channel, and with ``silu`` multiplies the result with its sigmoid. Scale and bias are of float32 whatever the image is of. The
-kernel takes channels two at a time, and finds its plan from a scale that is an initializer
-(contrib_ops/cuda/diffusion/group_norm.cc).
+kernel takes channels two at a time and groups of no more than 512, and finds its plan from a scale that is an initializer
+(contrib_ops/cuda/diffusion/group_norm.cc, group_norm_impl.cu).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ define(
 
 
 _IMAGES = frozenset({DataType.FLOAT, DataType.FLOAT16})
-_CHANNELS_AT_A_TIME = 2
+_CHANNELS_AT_A_TIME, _MOST_CHANNELS = 2, 512
 
 
 def _group_norm(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
@@ -151,7 +151,11 @@ def _check_group_norm(attrs: AttrMap, types: Sequence[TensorType]) -> None:
         raise ShapeError(f"GroupNorm of {x}: onnxruntime takes images only")
     if isinstance(attrs["group"], int) and attrs["group"] < 1:
         raise ShapeError(f"GroupNorm in {attrs['group']} groups")
-    divided(x.shape[3], attrs["group"] * _CHANNELS_AT_A_TIME)
+    pairs = divided(x.shape[3], attrs["group"] * _CHANNELS_AT_A_TIME)
+    if isinstance(pairs, int) and pairs * _CHANNELS_AT_A_TIME > _MOST_CHANNELS:
+        raise ShapeError(
+            f"GroupNorm of {x} in {attrs['group']} groups: onnxruntime takes no more than {_MOST_CHANNELS} channels in one"
+        )
     for parameter in types[1:]:
         expect_shape("GroupNorm", parameter, x.shape[3:], DataType.FLOAT)
 

@@ -128,12 +128,19 @@ def test_it_is_what_it_says(silu: bool) -> None:
         ("float16[2,6,5,12]", "float16[12]", 3),
         ("[2,30,12]", "[12]", 3),
         ("double[2,6,5,12]", "[12]", 3),
+        ("[2,6,5,1028]", "[1028]", 2),
+        ("[n,h,w,514]", "[514]", 1),
     ],
 )
 def test_what_the_kernel_does_not_take_is_refused(x: str, scale: str, group: int) -> None:
-    """Odd groups, groups that are none, scales of another size or type, rows, doubles."""
+    """Odd groups, groups that are none, scales of another size or type, rows, doubles, groups of more than 512 channels."""
     with pytest.raises(ShapeError):
         get_operator("GroupNorm").types({"group": group}, [parse_type(x), parse_type(scale), parse_type(scale)])
+
+
+def test_groups_of_as_many_channels_as_the_kernel_takes_stand() -> None:
+    types = [parse_type("[2,6,5,1024]"), parse_type("[1024]"), parse_type("[1024]")]
+    assert get_operator("GroupNorm").types({"group": 2}, types) == (types[0],)
 
 
 @pytest.mark.parametrize(("first", "activation"), [(0, 0), (1, 1), (1, 0)])
