@@ -22,7 +22,7 @@ from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term
 
 _INDICES = (DataType.INT32, DataType.INT64)
-_MOST_CHOICES = 16
+MOST_CHOICES = 16
 """Places that are written along an axis, as one choice after another for every entry."""
 
 
@@ -72,7 +72,7 @@ def _count(name: str, x: TensorType, part: TensorType, axis: int) -> int:
     """How many places of an axis are written, all of each. Raises ShapeError where they are no few, or not all of them."""
     count = part.shape[axis]
     alike = same_shape(part.shape, (*x.shape[:axis], count, *x.shape[x.rank + axis + 1 :]))
-    if alike is not True or not isinstance(count, int) or not 1 <= count <= _MOST_CHOICES:
+    if alike is not True or not isinstance(count, int) or not 1 <= count <= MOST_CHOICES:
         raise ShapeError(f"{name} of {part} into {x} is no choice of a few places")
     return count
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from mugraph.blocks.operator import KERNEL, kernel_of
 from mugraph.graph import Graph, Node
 from mugraph.ops import get_operator, traits_of
+from mugraph.ops.scatter import MOST_CHOICES
 from mugraph.terms.shape import ShapeError, TensorType, Undecided
 from mugraph.terms.term import Term, make, substitute, var
 from rewriter.kernels.text.analysis import updates
@@ -137,13 +138,13 @@ class _FormulaReading:
             yield term.inputs[0], _Overwriting(term.op, (term.attrs, of_new, *places)), term.inputs[1:]
 
 
-def _chosen(term: Term) -> Iterator[tuple[Term, tuple[tuple[Term, bool], ...], tuple[Term, ...]]]:
+def _chosen(term: Term, most: int = MOST_CHOICES) -> Iterator[tuple[Term, tuple[tuple[Term, bool], ...], tuple[Term, ...]]]:
     """Terms that a choice, or one behind another, is where none of some conditions is, or is not, so; and all else in these."""
     condition, *branches = term.inputs
     for kept, new, is_so in ((branches[1], branches[0], True), (branches[0], branches[1], False)):
         yield kept, ((condition, is_so),), (condition, new)
-        if kept.op == "Where":
-            for inner, told, others in _chosen(kept):
+        if kept.op == "Where" and most > 1:
+            for inner, told, others in _chosen(kept, most - 1):
                 yield inner, ((condition, is_so), *told), (condition, new, *others)
 
 

@@ -26,6 +26,7 @@ from mugraph.blocks.statements import (
 )
 from mugraph.domains.base import FLOATS
 from mugraph.ops.interp import infer_types
+from mugraph.ops.scatter import MOST_CHOICES
 from mugraph.terms.shape import DataType, SymDim
 from mugraph.terms.term import Term, make, var, variables, walk
 
@@ -248,18 +249,22 @@ def _update(kernel: Kernel, block: Block, store: Store) -> Update | None:
     return None
 
 
-def _kept(block: Block, term: Term) -> Iterator[tuple[str, tuple[tuple[Term, bool], ...]]]:
-    """The loads that a term is but for some entries, and under which conditions, or where these are not so, it is not."""
+def _kept(block: Block, term: Term, most: int = MOST_CHOICES) -> Iterator[tuple[str, tuple[tuple[Term, bool], ...]]]:
+    """The loads that a term is but for some entries, and under which conditions, or where these are not so, it is not.
+
+    Args:
+        most: choices behind one another that are followed: there may be a path to each for every set of them.
+    """
     if term.is_var:
         defined = block.defined.get(term.name)
         if isinstance(defined, Load):
             yield term.name, ()
         elif isinstance(defined, Compute):
-            yield from _kept(block, defined.term)
-    elif term.op == "Where":
+            yield from _kept(block, defined.term, most)
+    elif term.op == "Where" and most:
         condition, *branches = term.inputs
         for branch, is_so in zip(branches, (False, True), strict=True):  # what is kept is chosen where nothing is new
-            for name, conditions in _kept(block, branch):
+            for name, conditions in _kept(block, branch, most - 1):
                 yield name, ((condition, is_so), *conditions)
 
 

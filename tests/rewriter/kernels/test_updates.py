@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,15 @@ from onnx import helper
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.schedule import Schedule
 from mugraph.terms.shape import DataType, symbol
+from mugraph.terms.term import make, var
 from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.c import generate as generate_in_c
 from rewriter.kernels.c.compile import build
 from rewriter.kernels.c.objects import FEATURES
-from rewriter.kernels.text.analysis import updates
+from rewriter.kernels.text.analysis import _kept, updates
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Compiler, NotCompiled
+from rewriter.run.shared_buffers import _chosen
 from rewriter.runtime import register
 from rewriter.runtime.plan import Expression, ObjectImage
 from rules_db.trust.formulas.proof import why_not_proved
@@ -248,3 +251,13 @@ def test_onnxruntime_runs_it_in_one_buffer() -> None:
     session.run_with_iobinding(binding)
     (apart,) = session.run(None, {"mark": mark, "new": new, "old": old})
     assert buffer.numpy().tobytes() == apart.tobytes() == np.where(mark < 0, new, old).tobytes()
+
+
+def test_choices_that_share_their_branches_are_followed_so_far_alone() -> None:
+    """Each has two paths to the one before it: to follow all through forty of them would take for ever."""
+    term = var("x")
+    for number in range(40):
+        term = make("Where", [var(f"c{number}"), term, make("Where", [var(f"d{number}"), var("n"), term])])
+    block: Any = SimpleNamespace(defined={})
+    assert list(_kept(block, term)) == []
+    assert sum(1 for _ in _chosen(term)) < 1 << 18
