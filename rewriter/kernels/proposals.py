@@ -74,6 +74,10 @@ def forever() -> float:
     return math.inf
 
 
+def _any_match(graph: Graph, match: Match) -> bool:
+    return True
+
+
 def _written(kernel: Kernel) -> str:
     return ""
 
@@ -160,26 +164,28 @@ class KernelProposals:
         """
         if moves.prices.costs.provider == self.provider:
             yield from positioned(moves, candidate)
-            yield from self._everywhere(moves, candidate, self._chunked.rules(candidate.graph))
-            yield from self._everywhere(moves, candidate, attention_apart(candidate.graph))
-            yield from self._everywhere(moves, candidate, chosen_updates(candidate.graph))
+            for rules in (self._chunked.rules, attention_apart, chosen_updates):
+                made = self._everywhere(moves, candidate, rules(candidate.graph))
+                if made is not candidate:
+                    yield made
 
     def _turned(self, moves: Moves, candidate: Candidate) -> Candidate:
         """The candidate with the weights of products of few rows turned, for kernels to read them by columns."""
-        current = candidate
-        for rule in turned_weights(candidate.graph):
-            found = matches_of(current.graph, self._rules.direction(rule))
-            sites = [match for match in found if turns(current.graph, match)]
-            current = self.taken(moves, current, sites) or current
-        return current
+        return self._everywhere(moves, candidate, turned_weights(candidate.graph), turns)
 
-    def _everywhere(self, moves: Moves, candidate: Candidate, rules: Iterable[Rule]) -> Iterator[Candidate]:
-        """The candidate after some rules, each wherever it applies."""
-        current = candidate
+    def _everywhere(
+        self,
+        moves: Moves,
+        candidate: Candidate,
+        rules: Iterable[Rule],
+        admits: Callable[[Graph, Match], bool] = _any_match,
+    ) -> Candidate:
+        """The candidate after some rules, each wherever it applies, as far as a match is admitted."""
         for rule in rules:
-            current = self._take(moves, current, self._rules.direction(rule)) or current
-        if current is not candidate:
-            yield current
+            found = matches_of(candidate.graph, self._rules.direction(rule))
+            sites = [match for match in found if admits(candidate.graph, match)]
+            candidate = self.taken(moves, candidate, sites) or candidate
+        return candidate
 
     def winning_rules(self, candidate: Candidate) -> list[Rule]:
         """The multi-level rules behind the kernels of a candidate, for other models; without those that were stored already."""
@@ -363,10 +369,6 @@ class KernelProposals:
             if (confirmed := self._confirmed(following)) is not None:
                 return confirmed
         return candidate
-
-    def _take(self, moves: Moves, candidate: Candidate, direction: Direction) -> Candidate | None:
-        """The candidate with the kernel wherever its fusable set is; ``None`` where it is nowhere or no schedule fits."""
-        return self.taken(moves, candidate, matches_of(candidate.graph, direction))
 
     def taken(self, moves: Moves, candidate: Candidate, matches: Sequence[Match]) -> Candidate | None:
         """The candidate with a kernel at some matches of its rule; ``None`` where there is none or no schedule fits."""

@@ -64,10 +64,10 @@ class FamilyMemory:
         if self._family is None:
             return None
         record = _parsed(self._bench.store.verdict(self._key(self._family)))
-        if record is None or (record.kernels and not self._bench.kernels.can_be_used):
+        if record is None or (record.rules and not self._bench.kernels.can_be_used):
             return None
         moves = [(direction, keys) for direction, keys in record.moves if direction.rstrip("<>") not in banned]
-        objections, made = begin_objections(record.kernels, Trust(task.options.trust)), None
+        objections, made = begin_objections(record.rules, Trust(task.options.trust)), None
         try:
             made = search.retraced_in(short.graph, replace(record, moves=moves), self._family.key)
         except (InvalidBlock, ShapeError, Undecided, Unrepeatable):  # a kernel without a schedule, say

@@ -1,4 +1,4 @@
-"""How a candidate was made, as it is kept for other runs: moves in terms that mean the same there, and the rules of its kernels.
+"""How a candidate was made, as it is kept for other runs: moves in terms that mean the same there, and the rules that it found.
 
 Whoever can write the cache can write one. Who reads it believes nothing of it: moves are made where they match, and kernels are
 checked as rules of a foreign database are.
@@ -28,11 +28,11 @@ class CandidateRecord:
 
     Attributes:
         moves: ids of directions, and keys of their sites.
-        kernels: the rules among them that hold kernels or are made for the model's sizes, which a search finds anew each time.
+        rules: those among them that hold kernels or are made for the model's sizes, which a search finds anew each time.
     """
 
     moves: list[tuple[str, list[str]]]
-    kernels: list[Rule]
+    rules: list[Rule]
 
     @staticmethod
     def of(candidate: Candidate, key: Callable[[int], str]) -> CandidateRecord:
@@ -43,12 +43,12 @@ class CandidateRecord:
         """
         steps = [move.recorded(key) for move in candidate.moves]
         rules = {move.direction.rule.id: move.direction.rule for move in candidate.moves}
-        kernels = [rule for rule in rules.values() if kernel_of_rule(rule) is not None or is_made_here(rule)]
-        return CandidateRecord([(step.direction.id, sorted(step.keys)) for step in steps], kernels)
+        found = [rule for rule in rules.values() if kernel_of_rule(rule) is not None or is_made_here(rule)]
+        return CandidateRecord([(step.direction.id, sorted(step.keys)) for step in steps], found)
 
     def as_json(self) -> dict[str, Any]:
         """Fields of a JSON object."""
-        return {"moves": self.moves, "kernels": [format_rule(rule) for rule in self.kernels]}
+        return {"moves": self.moves, "kernels": [format_rule(rule) for rule in self.rules]}
 
     @staticmethod
     def of_json(fields: Any) -> CandidateRecord:

@@ -279,7 +279,7 @@ class Verdicts:
 
     def _retraced(self, search: ModelSearch, record: _StoredVerdict) -> Candidate:
         """The candidate that a record's moves lead to. Raises StaleVerdict where that is another model, or rests on no proof."""
-        objections = begin_objections(record.made.kernels, Trust(self._bench.task.options.trust))
+        objections = begin_objections(record.made.rules, Trust(self._bench.task.options.trust))
         try:
             candidate = search.retraced(record.made)
         except Unrepeatable as problem:

@@ -263,7 +263,7 @@ class ModelSearch:
 
     def _directions(self, record: CandidateRecord) -> Mapping[str, Direction]:
         """The directions of the search, by their ids, and those of kernels that only a search that proposes them knows."""
-        built = (Direction(rule, True, self.costs.provider) for rule in record.kernels)
+        built = (Direction(rule, True, self.costs.provider) for rule in record.rules)
         return {direction.id: direction for direction in (*self.moves.matches.directions, *built)}
 
     def carried_over(self, recorded: Sequence[RecordedMove], graph: Graph) -> Candidate:

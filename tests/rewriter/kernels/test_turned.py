@@ -86,7 +86,7 @@ def test_a_record_of_the_moves_keeps_the_rule() -> None:
     best = min(KernelProposals().children(moves, moves.start(graph)), key=lambda child: child.cost)
     record = CandidateRecord.of(best, graph.tables.key)
     (rule,) = turned_weights(graph)
-    assert rule in record.kernels and len(record.kernels) == 2
+    assert rule in record.rules and len(record.rules) == 2
     assert CandidateRecord.of_json(record.as_json()) == record
 
 
