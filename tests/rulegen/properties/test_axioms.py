@@ -140,6 +140,16 @@ CONVENIENT = {
             *("dim(w, -2, $u)", "dim(w, -1, $v)"),
         )
     ),
+    # Cited for the sizes that they compute; of others the two sides have different shapes, or one has none.
+    *(
+        ("layout.group_norm", condition)
+        for condition in (
+            *("dim(x, -3, $c)", "dim(x, -2, $h)", "dim(x, -1, $w)"),
+            *("product($c, $g, $k)", "product($n, $h, $w)", "product($m, $k, $n)"),
+        )
+    ),
+    # The right side is typed for vectors and single numbers alone; the proof reads vectors.
+    *(("layout.group_affine.GroupNorm", f"vector({name})") for name in "gc"),
 }
 
 
