@@ -10,13 +10,12 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from mugraph.onnx.bodies import GraphBody
-from mugraph.onnx.calls import FunctionName, function_name
+from mugraph.onnx.calls import DEFAULT_DOMAINS, FunctionName, function_name
 from mugraph.onnx.function import OVERLOADS_FROM_IR
 from mugraph.onnx.literals import head_of, tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.naming import ValueNames
 from mugraph.onnx.nodes import WrittenGraph, WrittenNode
-from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import captured, graphs_within, training_names
 from mugraph.onnx.sources import Leaf
 

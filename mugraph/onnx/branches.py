@@ -17,7 +17,7 @@ from onnx import NodeProto, TensorProto, helper
 from onnx.shape_inference import InferenceError, infer_node_outputs
 
 from mugraph.onnx.bodies import BRANCHES
-from mugraph.onnx.parse import DEFAULT_DOMAINS
+from mugraph.onnx.calls import DEFAULT_DOMAINS
 from mugraph.onnx.symbols import Restriction, type_proto
 from mugraph.terms.shape import TensorType
 

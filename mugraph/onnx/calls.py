@@ -10,6 +10,7 @@ from mugraph.blocks.operator import KERNEL_DOMAIN
 from mugraph.onnx.scopes import graphs_of, graphs_within
 
 __all__ = [
+    "DEFAULT_DOMAINS",
     "FunctionName",
     "called_name",
     "expanded_nodes",
@@ -20,6 +21,9 @@ __all__ = [
     "node_count",
     "with_bodies",
 ]
+
+DEFAULT_DOMAINS = ("", "ai.onnx")
+"""The two names of the domain of ONNX's own operators."""
 
 FunctionName = tuple[str, str, str]
 """Domain, name and overload."""

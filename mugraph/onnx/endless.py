@@ -8,8 +8,8 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto
 
 from mugraph.onnx.bodies import BRANCHES
+from mugraph.onnx.calls import DEFAULT_DOMAINS
 from mugraph.onnx.constants import ConstantReader
-from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import executed_nodes, graphs_of, graphs_within
 
 __all__ = ["endless_loop"]

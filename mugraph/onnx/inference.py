@@ -20,8 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 from onnx.shape_inference import InferenceError, infer_shapes
 
 from mugraph.limited import LimitExceeded, run_limited
-from mugraph.onnx.calls import called_name, functions_of
-from mugraph.onnx.parse import DEFAULT_DOMAINS
+from mugraph.onnx.calls import DEFAULT_DOMAINS, called_name, functions_of
 from mugraph.onnx.scopes import graphs_within, nested_graphs, nested_nodes
 
 __all__ = ["DeclaredOtherwise", "infer", "is_compatible"]

@@ -9,16 +9,15 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from mugraph.onnx.calls import called_name, functions_of
-from mugraph.onnx.scopes import nested_graphs, nested_nodes, nested_tensors
+from mugraph.onnx.calls import DEFAULT_DOMAINS, called_name, functions_of
+from mugraph.onnx.scopes import NameSupply, names_in_use, nested_graphs, nested_nodes, nested_tensors
 from mugraph.onnx.weights import FileState, ModelError, Weights, is_stored, store_at
 from mugraph.onnx.wire import Buffer, Damaged, Field, delimited, fields
 from mugraph.ops import DESCRIBED_OPSET, RUNTIME_OPERATORS
 
 __all__ = [
-    "DEFAULT_DOMAINS",
     "NEWEST_OPSET",
     "OLDEST_OPSET",
     "files_of",
@@ -28,11 +27,16 @@ __all__ = [
     "without_weights",
 ]
 
-OLDEST_OPSET, NEWEST_OPSET = 9, onnx.defs.onnx_opset_version()
+OLDEST_OPSET, NEWEST_OPSET = 7, onnx.defs.onnx_opset_version()
 """Accepted versions of the default domain: up to the newest that the onnx package knows. Whether a runtime runs it is another
 question, which it is asked."""
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
+_RAISED_TO = 9
+_EXTENDED = frozenset(
+    ("Cast", "Constant", "Flatten", "Gemm", "Greater", "Less", "MatMul", "Max", "MaxPool", "Mean", "Min", "PRelu", "Sum")
+)
+"""What takes more in opset 9, and means the same of what it took."""
+
 _RUNTIME_DOMAIN = "com.microsoft"
 
 _UNCHECKED = "onnx.superopt.unchecked"
@@ -91,9 +95,10 @@ def _decode(weights: Weights, view: Buffer) -> ModelProto:
         for tensor in (*proto.graph.initializer, *nested_tensors(proto)):
             if is_stored(tensor):
                 weights.respell(tensor)
-        return proto
     except (Damaged, DecodeError) as problem:
         raise ModelError(f"{weights.label} is not an ONNX model, or is cut off ({problem}); export or copy it again") from None
+    raise_opset(proto, weights.label)
+    return proto
 
 
 def _names(proto: ModelProto) -> Iterator[object]:
@@ -131,6 +136,61 @@ def _stored(weights: Weights, view: Buffer, initializer: Field) -> bytes:
         raise ModelError(f"{weights.label}: tensor '{tensor.name}' has {length} bytes, its type says {expected}; export it again")
     store_at(tensor, weights.inline, raw.payload, length)
     return delimited(_GRAPH_INITIALIZER, [tensor.SerializeToString()])
+
+
+def raise_opset(proto: ModelProto, label: str) -> None:
+    """Makes a model of opset 7 or 8 one of opset 9, in place; any other stays as it is.
+
+    Opset 9 differs by what operators take beside what they took, and by two spellings: BatchNormalization has no ``spatial``, and
+    the ``scales`` of Upsample are an operand (ONNX's changelog of operators).
+
+    Raises:
+        ModelError: it has functions, which came later, or a node without an equal in opset 9.
+    """
+    imports = [
+        entry for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS and OLDEST_OPSET <= entry.version < _RAISED_TO
+    ]
+    if not imports:
+        return
+    opset = imports[0].version
+    if proto.functions:
+        raise ModelError(f"{label}: a model of opset {opset} has no functions; export it with a later opset")
+    names = NameSupply(name for graph in nested_graphs(proto) for name in names_in_use(graph))
+    for graph in nested_graphs(proto):
+        for place in reversed(range(len(graph.node))):
+            node = graph.node[place]
+            if node.domain not in DEFAULT_DOMAINS or not _is_changed(node.op_type, opset):
+                continue
+            taken = _taken(node, "spatial" if node.op_type == "BatchNormalization" else "scales")
+            if node.op_type == "BatchNormalization" and (taken is None or taken.i):
+                continue
+            if node.op_type == "Upsample" and taken is not None:
+                node.input.append(names.fresh("scales"))
+                scales = helper.make_tensor("", TensorProto.FLOAT, [len(taken.floats)], taken.floats)
+                graph.node.insert(place, helper.make_node("Constant", [], node.input[-1:], value=scales))
+                continue
+            raise ModelError(
+                f"{label}: {node.op_type} '{node.name or next(iter(node.output), '')}' of opset {opset} has no equal in opset "
+                f"{_RAISED_TO}, as which such a model is read; export it with a later opset"
+            )
+    for entry in imports:
+        entry.version = _RAISED_TO
+
+
+def _is_changed(op_type: str, opset: int) -> bool:
+    """Whether an operator of an opset is not understood as it stands in opset 9."""
+    if op_type in _EXTENDED or not onnx.defs.has(op_type, opset, ""):
+        return False
+    before, after = (onnx.defs.get_schema(op_type, version, "").since_version for version in (opset, _RAISED_TO))
+    return bool(before != after)
+
+
+def _taken(node: NodeProto, name: str) -> AttributeProto | None:
+    """An attribute, which is no longer the node's."""
+    found = next((attribute for attribute in node.attribute if attribute.name == name), None)
+    if found is not None:
+        node.attribute.remove(found)
+    return found
 
 
 def opset_of(proto: ModelProto, label: str) -> int:
@@ -209,12 +269,12 @@ def without_weights(proto: ModelProto) -> tuple[ModelProto, bool]:
     inputs = {value.name for value in graph.input}
     for name, tensor in stored:
         if name not in inputs:
-            graph.input.append(onnx.helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+            graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
     shapeless = [value for value in graph.input if _lacks_shape(value)]
     fed = [value for value in graph.input if not _lacks_shape(value)]
     shown = [value for value in graph.output if not _lacks_shape(value)]
     if shapeless:
-        nodes.insert(0, onnx.helper.make_node("Input", [], [value.name for value in shapeless], domain=_UNCHECKED))
+        nodes.insert(0, helper.make_node("Input", [], [value.name for value in shapeless], domain=_UNCHECKED))
     graph.value_info.extend(shapeless)
     _replace(graph.input, fed)
     _replace(graph.output, shown)

@@ -12,8 +12,8 @@ from onnx import AttributeProto, ModelProto, NodeProto
 
 from mugraph.blocks.operator import KERNEL, KERNEL_DOMAIN, CompiledKernel, compiled_kernel
 from mugraph.graph import Tables
+from mugraph.onnx.calls import DEFAULT_DOMAINS
 from mugraph.onnx.foreign import ProtoNode
-from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.ops import DESCRIBED_OPSET, NotUnderstood, Operator, Packed, Reading, is_described, reader_of
 from mugraph.terms.shape import Dim, TensorType
 from mugraph.terms.term import Attrs, make_attrs

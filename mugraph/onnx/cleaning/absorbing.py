@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
+from mugraph.onnx.calls import DEFAULT_DOMAINS
 from mugraph.onnx.cleaning.constants import constants_of, replace_nodes
 from mugraph.onnx.literals import tensor_of
-from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import NameSupply, captured, names_in_use
 from mugraph.onnx.weights import Weights
 

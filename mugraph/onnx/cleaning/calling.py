@@ -6,9 +6,17 @@ from collections.abc import Collection, Mapping
 
 from onnx import FunctionProto, ModelProto, OperatorSetIdProto
 
-from mugraph.onnx.calls import FunctionName, called_name, functions_called, functions_of, is_kernel, node_count, with_bodies
+from mugraph.onnx.calls import (
+    DEFAULT_DOMAINS,
+    FunctionName,
+    called_name,
+    functions_called,
+    functions_of,
+    is_kernel,
+    node_count,
+    with_bodies,
+)
 from mugraph.onnx.model import Model
-from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.read import reread
 from mugraph.onnx.scopes import NameSupply, graphs_of, nested_nodes
 from mugraph.onnx.weights import ModelError

@@ -10,8 +10,8 @@ from onnx import AttributeProto, GraphProto, NodeProto, helper
 
 from mugraph.onnx.bodies import body_graph
 from mugraph.onnx.branches import if_name
+from mugraph.onnx.calls import DEFAULT_DOMAINS
 from mugraph.onnx.model import Model
-from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import graphs_of, rename
 from mugraph.onnx.understand import ModelOperators
 

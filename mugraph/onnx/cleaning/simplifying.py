@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
+from mugraph.onnx.calls import DEFAULT_DOMAINS
 from mugraph.onnx.cleaning.constants import constants_of
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
-from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import NameSupply, captured, graphs_of, names_in_use
 from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, same_shape

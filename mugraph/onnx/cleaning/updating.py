@@ -13,10 +13,10 @@ from collections.abc import Iterable
 import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
+from mugraph.onnx.calls import DEFAULT_DOMAINS
 from mugraph.onnx.cleaning.constants import replace_nodes
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
-from mugraph.onnx.parse import DEFAULT_DOMAINS
 from mugraph.onnx.scopes import NameSupply, captured, graphs_within, names_in_use
 from mugraph.ops import traits_of
 from mugraph.terms.shape import Dim, TensorType, concrete
