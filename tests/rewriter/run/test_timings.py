@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,6 +87,37 @@ def test_on_a_busy_machine_the_fastest_runs_tell() -> None:
         few = timings.paired(*(column[:8] for column in columns))
         undecided += few.share == 0.5
     assert found >= 36 and wrong <= 2 and undecided == 40
+
+
+def test_on_a_busy_machine_the_order_of_few_runs_tells() -> None:
+    """Of 16 rounds whose runs are disturbed in two of five; what is as fast is not seen to be faster."""
+    found, by_intervals, wrong = 0, 0, 0
+    for seed in range(200):
+        generator = np.random.default_rng(seed)
+        timing = timings.paired(*(_disturbed(generator, mean, 0.4, 16) for mean in (1.0, 0.7, 1.0, 0.7)))
+        found += timing.faster
+        by_intervals += timing.high < min(1.0, timing.control_low)
+        wrong += timings.paired(*(_disturbed(generator, 1.0, 0.4, 16) for _ in range(4))).faster
+    assert found >= by_intervals + 30 and wrong <= 4, (found, by_intervals, wrong)
+
+
+@pytest.mark.parametrize("ratio, is_faster", [(0.9, True), (0.97, False)])
+def test_on_a_busy_machine_a_saving_is_more_than_a_quiet_machine_may_differ(ratio: float, is_faster: bool) -> None:
+    first = np.full(8, 1.0)
+    again = np.array([1.0, 1.2] * 4)
+    timing = timings.paired(again, ratio * first, first, ratio * first)
+    assert timing.busy and timing.control_low < ratio and timing.chance < 0.005 and timing.faster == is_faster
+
+
+def test_the_place_of_a_run_is_no_saving() -> None:
+    """Runs in the middle of a round take half the time, so that each model is wholly before the other in half of the rounds."""
+    for seed in range(40):
+        generator = np.random.default_rng(seed)
+        times = np.zeros((40, 4))
+        for number, order in enumerate(itertools.islice(itertools.cycle(timings._ORDERS), 40)):
+            times[number, list(order)] = np.array([1.0, 0.5, 0.5, 1.0]) * generator.normal(1.0, 0.1, 4)
+        timing = timings.paired(*times.T)
+        assert timing.chance > 0.005 and not timing.faster
 
 
 def test_on_a_quiet_machine_medians_tell() -> None:
