@@ -23,7 +23,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --durations=40 --durations-min=10
 
 # Every operator property examined, and every shipped rule: twenty minutes on two cores, less where the cache has some of it.
 audit: $(STAMP)

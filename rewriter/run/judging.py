@@ -395,8 +395,8 @@ class Judge:
         except BudgetSpent:
             return None
         longer = min(2 * seconds, clock.room("write") - beside)
-        if not timing.faster and not timing.busy and timing.ratio < 0.995 and longer >= 10:
-            self._bench.progress("measuring it again, for longer")  # a small saving: fresh numbers, more of them
+        if timing.is_promising and longer >= 10:
+            self._bench.progress("measuring it again, for longer")  # fresh numbers, more of them
             with suppress(BudgetSpent):
                 return timings.confirm(original, trial.path, feeds, provider, longer)
         return timing

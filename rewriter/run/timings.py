@@ -28,6 +28,8 @@ __all__ = [
 
 _BUSY = 0.05
 """Share by which the original may differ from itself on a machine that is quiet enough to measure on."""
+_SMALL = 0.005
+"""Share of a time that is too small a saving to be measured for longer."""
 MOST_ROUNDS = 60
 """Most rounds of a measurement that decides, where there are pauses: of a model of a millisecond it is mostly these."""
 _MORE_ROUNDS = 4
@@ -99,6 +101,11 @@ class Timing:
     def clearly_faster(self) -> bool:
         """Whether it is faster beyond noise by so much that a measurement of its own would find the same."""
         return self.high + _MARGIN * (self.high - self.low) < min(1.0, self.control_low)
+
+    @property
+    def is_promising(self) -> bool:
+        """Whether more rounds may find the candidate faster: by what would count as such on a machine as busy as this."""
+        return not self.faster and self.ratio < 1.0 - (_BUSY if self.busy else _SMALL)
 
     @property
     def slower(self) -> bool:

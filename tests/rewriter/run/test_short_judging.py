@@ -258,6 +258,25 @@ def test_a_second_measurement_that_does_not_end_leaves_the_first(source: Path, m
         assert "undecided: the most promising candidate took 0.980" in judgement.message and not answers, "the second has no time"
 
 
+@pytest.mark.parametrize("ratio, is_busy, times", [(0.98, False, 2), (0.999, False, 1), (0.9, True, 2), (0.97, True, 1)])
+def test_a_saving_that_noise_hides_is_measured_for_longer(
+    source: Path, monkeypatch: pytest.MonkeyPatch, ratio: float, is_busy: bool, times: int
+) -> None:
+    """Where more rounds may tell: of a large one on a busy machine, too."""
+    first = Timing(1.0, ratio, 0.1, 0.1, ratio, ratio - 0.05, ratio + 0.05, *((0.8, 1.2) if is_busy else ()))
+    answers = [first, Timing(1.0, ratio, 0.1, 0.1, ratio, ratio - 5e-4, ratio + 5e-4)]
+    monkeypatch.setattr(timings, "confirm", lambda *_, **__: answers.pop(0))
+    with workbench(source, RULES, deterministic=False) as bench:
+        checker, quarantine = checker_of(bench, proposals_of(bench))
+        opened = checker.check(next(iter(proposals_of(bench))))
+        assert opened is not None
+        judge = Judge(bench, quarantine)
+        judge.original.pace = 0.5, 0.01
+        monkeypatch.setattr(Clock, "room", lambda *_: 40.0)
+        judgement = judge._confirmed(source, [opened.trial], bench.task.feeds())
+    assert len(answers) == 2 - times and (judgement.winner is not None) is (times == 2)
+
+
 def test_a_first_measurement_takes_nothing_from_what_the_device_decided(source: Path) -> None:
     """What a processor says of two candidates says nothing of their times on a GPU."""
     faster = Timing(1.0, 0.5, 0.1, 0.1, 0.5, 0.49, 0.51)
