@@ -24,6 +24,7 @@ __all__ = [
     "foreign_domains",
     "opset_of",
     "parse",
+    "raise_opset",
     "without_weights",
 ]
 
@@ -95,10 +96,9 @@ def _decode(weights: Weights, view: Buffer) -> ModelProto:
         for tensor in (*proto.graph.initializer, *nested_tensors(proto)):
             if is_stored(tensor):
                 weights.respell(tensor)
+        return proto
     except (Damaged, DecodeError) as problem:
         raise ModelError(f"{weights.label} is not an ONNX model, or is cut off ({problem}); export or copy it again") from None
-    raise_opset(proto, weights.label)
-    return proto
 
 
 def _names(proto: ModelProto) -> Iterator[object]:
@@ -138,8 +138,8 @@ def _stored(weights: Weights, view: Buffer, initializer: Field) -> bytes:
     return delimited(_GRAPH_INITIALIZER, [tensor.SerializeToString()])
 
 
-def raise_opset(proto: ModelProto, label: str) -> None:
-    """Makes a model of opset 7 or 8 one of opset 9, in place; any other stays as it is.
+def raise_opset(proto: ModelProto, label: str) -> list[str]:
+    """Makes a model of opset 7 or 8 one of opset 9, in place, and says so; any other stays as it is.
 
     Opset 9 differs by what operators take beside what they took, and by two spellings: BatchNormalization has no ``spatial``, and
     the ``scales`` of Upsample are an operand (ONNX's changelog of operators).
@@ -151,7 +151,7 @@ def raise_opset(proto: ModelProto, label: str) -> None:
         entry for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS and OLDEST_OPSET <= entry.version < _RAISED_TO
     ]
     if not imports:
-        return
+        return []
     opset = imports[0].version
     if proto.functions:
         raise ModelError(f"{label}: a model of opset {opset} has no functions; export it with a later opset")
@@ -175,6 +175,7 @@ def raise_opset(proto: ModelProto, label: str) -> None:
             )
     for entry in imports:
         entry.version = _RAISED_TO
+    return [f"read as a model of opset {_RAISED_TO}, as which it is written; it is one of opset {opset}"]
 
 
 def _is_changed(op_type: str, opset: int) -> bool:

@@ -28,7 +28,7 @@ from mugraph.onnx.inference import DeclaredOtherwise, infer
 from mugraph.onnx.integers import IntegerEvaluator
 from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
-from mugraph.onnx.parse import opset_of, parse, without_weights
+from mugraph.onnx.parse import opset_of, parse, raise_opset, without_weights
 from mugraph.onnx.positions import PositionReader
 from mugraph.onnx.scopes import (
     captured,
@@ -122,6 +122,7 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
         distrusted: names of values that are read as if the file declared no shape of them.
     """
     label = weights.label
+    notes = raise_opset(proto, label)
     opset = opset_of(proto, label)
     weights.check(proto.graph.initializer)
     weights.check(nested_tensors(proto))
@@ -149,7 +150,6 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
     for value in declarations(skeleton.graph) if distrusted else ():
         if value.name in distrusted:
             value.type.tensor_type.ClearField("shape")
-    notes: list[str] = []
     if faithful:
         heed()
         try:
