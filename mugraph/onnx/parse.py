@@ -138,7 +138,7 @@ def _stored(weights: Weights, view: Buffer, initializer: Field) -> bytes:
     return delimited(_GRAPH_INITIALIZER, [tensor.SerializeToString()])
 
 
-def raise_opset(proto: ModelProto, label: str) -> list[str]:
+def raise_opset(proto: ModelProto, opset: int, label: str) -> list[str]:
     """Makes a model of opset 7 or 8 one of opset 9, in place, and says so; any other stays as it is.
 
     Opset 9 differs by what operators take beside what they took, and by two spellings: BatchNormalization has no ``spatial``, and
@@ -147,12 +147,8 @@ def raise_opset(proto: ModelProto, label: str) -> list[str]:
     Raises:
         ModelError: it has functions, which came later, or a node without an equal in opset 9.
     """
-    imports = [
-        entry for entry in proto.opset_import if entry.domain in DEFAULT_DOMAINS and OLDEST_OPSET <= entry.version < _RAISED_TO
-    ]
-    if not imports:
+    if opset >= _RAISED_TO:
         return []
-    opset = imports[0].version
     if proto.functions:
         raise ModelError(f"{label}: a model of opset {opset} has no functions; export it with a later opset")
     names = NameSupply(name for graph in nested_graphs(proto) for name in names_in_use(graph))
@@ -173,8 +169,9 @@ def raise_opset(proto: ModelProto, label: str) -> list[str]:
                 f"{label}: {node.op_type} '{node.name or next(iter(node.output), '')}' of opset {opset} has no equal in opset "
                 f"{_RAISED_TO}, as which such a model is read; export it with a later opset"
             )
-    for entry in imports:
-        entry.version = _RAISED_TO
+    for entry in proto.opset_import:
+        if entry.domain in DEFAULT_DOMAINS:
+            entry.version = _RAISED_TO
     return [f"read as a model of opset {_RAISED_TO}, as which it is written; it is one of opset {opset}"]
 
 

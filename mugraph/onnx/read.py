@@ -122,7 +122,7 @@ def _read(weights: Weights, proto: ModelProto, check: bool, distrusted: frozense
         distrusted: names of values that are read as if the file declared no shape of them.
     """
     label = weights.label
-    notes = raise_opset(proto, label)
+    notes = raise_opset(proto, opset_of(proto, label), label)
     opset = opset_of(proto, label)
     weights.check(proto.graph.initializer)
     weights.check(nested_tensors(proto))

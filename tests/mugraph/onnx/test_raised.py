@@ -64,6 +64,10 @@ def test_a_model_without_an_equal_is_refused_with_the_node() -> None:
         load(old(7, "<spatial = 0>"))
     with pytest.raises(ModelError, match="opset 6 is not supported, 7 to"):
         load(old(6))
+    both = old(8)
+    both.opset_import.add(domain="ai.onnx", version=7)
+    with pytest.raises(ModelError, match="at versions 8 and 7"):
+        load(both)
     called = old(8)
     called.functions.append(onnx.parser.parse_function('<domain: "d", opset_import: ["" : 8]> f (x) => (y) { y = Relu(x) }'))
     with pytest.raises(ModelError, match="a model of opset 8 has no functions"):
