@@ -57,9 +57,11 @@ class SetGrowth:
             if kind in ("product", "attention"):
                 attends = kind == "product" and self._kinds.is_weighted(node)
                 results = self._reading.results(node)
-                levels = [(0, True), (1, True), *([(2, False)] if attends else []), (2, True)]
-                for level, shares_rows in levels:
-                    start = self.upwards({node}, level, attends=attends, shares_rows=shares_rows)
+                levels = [(0, True, True), (1, True, True), (2, True, True)]
+                if attends:  # a cache with something new may be read from where the model returns it
+                    levels[2:2] = [(2, False, True), (2, False, False)]
+                for level, shares_rows, repeats_results in levels:
+                    start = self.upwards({node}, level, attends=attends, shares_rows=shares_rows, repeats_results=repeats_results)
                     if results == 1:
                         yield from self._downwards({node}, start, level)
                     else:  # what one operator gives comes together: an attention and the cache that it appends to
@@ -183,7 +185,13 @@ class SetGrowth:
             tail |= {last} | beside
 
     def upwards(
-        self, seed: Set[Node], level: int, attends: bool = False, alone: bool = False, shares_rows: bool = True
+        self,
+        seed: Set[Node],
+        level: int,
+        attends: bool = False,
+        alone: bool = False,
+        shares_rows: bool = True,
+        repeats_results: bool = True,
     ) -> frozenset[Node]:
         """A seed with the nodes that compute its operands.
 
@@ -196,6 +204,7 @@ class SetGrowth:
                 and keys included.
             alone: only nodes that nothing else reads.
             shares_rows: a reduction of rows may be one that is computed elsewhere, too.
+            repeats_results: so may what the model returns.
         """
         reading = self._reading
         budgets = dict.fromkeys(seed, 0 if alone else 1)
@@ -216,7 +225,10 @@ class SetGrowth:
                         rest = budget if weighs or budgets.keys() >= set(reading.readers(node)) else budget - 1
                         if rest < 0 or (rest < budget and not shared):
                             continue
-                        if reader in twice or reading.outputs.intersection(reading.live(node)) or rest < budget:
+                        is_result = not reading.outputs.isdisjoint(reading.live(node))
+                        if is_result and not (repeats_results or weighs):
+                            continue
+                        if reader in twice or is_result or rest < budget:
                             if self._kinds[node] == "row" and not (shares_rows or weighs):
                                 continue
                             twice.add(node)

@@ -15,6 +15,7 @@ from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import Dot
 from mugraph.domains.real import Real
 from mugraph.graph import Graph
+from mugraph.onnx import load
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.text import parse_type
 from rewriter.cost.devices import DEVICES
@@ -50,6 +51,7 @@ from tests.support.fusing import (
     kinds,
     moves_for,
 )
+from tools.zoo.decoders import Decoder, Spelling, decoder_step
 
 
 def layer(x: str, number: int) -> str:
@@ -138,6 +140,19 @@ def test_products_that_share_their_operand_are_one_region() -> None:
     for fusable in together:
         kernel = kernel_of_rule(KernelBuilder().build(fusable).rule)
         assert kernel is not None and kinds(kernel.blocks[0], Dot) == 2 and len(kernel.outputs) == 2
+
+
+@pytest.mark.parametrize("spelling", ["static", "explicit"])
+def test_attention_may_read_a_cache_where_the_model_returns_it(spelling: Spelling) -> None:
+    """With queries that it normalises itself: keys are normalised by what appends them alone."""
+    which = Decoder(layers=1, batch=1, past=16, room=16, head=16, normalises_heads=True, spelling=spelling)
+    graph = load(decoder_step(which)).graph
+    read = [
+        len({*graph.outputs}.intersection(fusable.operands.values()))
+        for fusable in propose(graph)
+        if "Softmax" in repr(fusable.terms) and "ReduceMean" in repr(fusable.terms)
+    ]
+    assert {0, 2} <= {*read}
 
 
 def test_a_reduction_of_all_entries_is_a_region() -> None:
