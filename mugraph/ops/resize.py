@@ -37,6 +37,8 @@ _Place = Callable[[int, int, int], Fraction]
 """The place in the operand of an entry, by its number, the operand's size and the result's."""
 
 _HALF = Fraction(1, 2)
+_SINCE, _OPTIONAL = 11, 13
+"""The opset from which on a Resize says its coordinates, and that from which on a region and scales may be absent, not empty."""
 
 
 def _half_pixel(i: int, before: int, after: int) -> Fraction:
@@ -117,7 +119,7 @@ def _target(node: ForeignNode, x: TensorType) -> tuple[Dim, ...]:
     if node.present(3):
         return size_operand(node, 3, "sizes")
     scales = node.constant(2) if node.present(2) else None
-    if scales is None or concrete(x.shape) is None:
+    if scales is None or len(scales) != x.rank or concrete(x.shape) is None:
         raise NotUnderstood("Resize of a tensor of unknown sizes, or by computed scales")
     sizes = [dim * Fraction(float(scale)) for dim, scale in zip(integers(x.shape, "sizes").tolist(), scales, strict=True)]
     if any(size.denominator != 1 for size in sizes):
@@ -146,7 +148,7 @@ def _read(node: ForeignNode) -> Reading:
         nearest_mode="round_prefer_floor",
     )
     x, mode, coordinates = type_of(node), attributes["mode"], attributes["coordinate_transformation_mode"]
-    if mode not in ("nearest", "linear") or coordinates not in _PLACES or node.opset < 13 or attributes["axes"] is not None:
+    if mode not in ("nearest", "linear") or coordinates not in _PLACES or node.opset < _SINCE or attributes["axes"] is not None:
         raise NotUnderstood(
             f"Resize of opset {node.opset} with mode {mode}, coordinates {coordinates}, axes {attributes['axes']}"
         )
@@ -167,7 +169,7 @@ def _read(node: ForeignNode) -> Reading:
 
 
 def _write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
-    if opset < 13:
+    if opset < _SINCE:
         raise NotExpressible(f"Resize of opset {opset}")
     form = {"coordinate_transformation_mode": attrs["coordinates"], "mode": attrs["mode"]}
     if attrs["mode"] == "nearest":
@@ -175,7 +177,8 @@ def _write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     shape = list(types[0].shape)
     for axis, size in zip(attrs["axes"], attrs["shape"], strict=True):
         shape[axis] = size
-    return OnnxForm("Resize", (0, None, None, run_sizes(shape)), form)
+    absent = np.zeros(0, np.float32) if opset < _OPTIONAL else None
+    return OnnxForm("Resize", (0, absent, absent, run_sizes(shape)), form)
 
 
 register(

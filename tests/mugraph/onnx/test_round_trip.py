@@ -17,11 +17,13 @@ from mugraph.onnx import load, save, to_bytes, to_proto
 from mugraph.terms.shape import DataType, TensorType, symbol
 from tests.support.models import (
     FLOAT,
+    apply,
     build,
     check_round_trip,
     identical,
     op_types,
     random_feeds,
+    run_both,
     session,
     subgraph_model,
     values,
@@ -332,3 +334,24 @@ def test_what_no_output_needs_is_left_out() -> None:
     model = load(proto)
     written = to_proto(model, model.graph)
     assert op_types(written) == ["Relu"] and not written.graph.initializer and not written.graph.value_info
+
+
+@pytest.mark.parametrize("opset", [11, 12])
+@pytest.mark.parametrize("sized", [False, True])
+def test_a_resize_that_wants_every_input_is_read_and_written(opset: int, sized: bool) -> None:
+    """Opsets 11 and 12 know no absent region and scales: what is not given is an empty tensor."""
+    none, scales = np.zeros(0, np.float32), np.array([1, 1, 2, 2], np.float32)
+    given = {"none": none, "sizes": np.array([1, 3, 8, 12])} if sized else {"none": none, "scales": scales}
+    names = ["none", "none", "sizes"] if sized else ["none", "scales"]
+    form = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Resize", ["r", *names], ["y"], **form)]
+    proto = build(
+        nodes, values(("x", FLOAT, [1, 3, 4, 6])), values(("y", FLOAT, [1, 3, 8, 12])), given, opset=opset, ir_version=6
+    )
+    model = check_round_trip(proto)
+    assert not model.opaque
+    relu, resize = model.graph.nodes()
+    small = model.tables.apply("Resize", resize.attrs, relu.inputs)
+    changed = model.graph.substitute({resize.values[0]: (apply(model, "Relu", small.values), 0)})
+    written = run_both(proto, model, changed, rtol=0, atol=0)
+    assert op_types(written) == ["Resize", "Relu"] and written.opset_import[0].version == opset
