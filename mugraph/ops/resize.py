@@ -25,12 +25,12 @@ from mugraph.ops.forms import (
     OnnxForm,
     Reading,
     attributes_of,
-    integers,
     run_sizes,
     size_operand,
     type_of,
 )
 from mugraph.ops.traits import DegreeBound, Traits
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import Dim, ShapeError, TensorType, concrete
 
 _Place = Callable[[int, int, int], Fraction]
@@ -119,16 +119,19 @@ def _target(node: ForeignNode, x: TensorType) -> tuple[Dim, ...]:
     if node.present(3):
         return size_operand(node, 3, "sizes")
     scales = node.constant(2) if node.present(2) else None
-    if scales is None or len(scales) != x.rank or concrete(x.shape) is None:
-        raise NotUnderstood("Resize of a tensor of unknown sizes, or by computed scales")
-    sizes = [dim * Fraction(float(scale)) for dim, scale in zip(integers(x.shape, "sizes").tolist(), scales, strict=True)]
-    if any(size.denominator != 1 for size in sizes):
+    if scales is None or len(scales) != x.rank:
+        raise NotUnderstood("Resize by computed scales")
+    ratios = [Fraction(float(scale)) for scale in scales]
+    sizes = [quotient(dim * ratio.numerator, ratio.denominator) for dim, ratio in zip(x.shape, ratios, strict=True)]
+    if None in sizes:
         raise NotUnderstood(f"Resize of {x} by {scales}, which give no whole sizes")
-    return tuple(map(int, sizes))
+    return tuple(size for size in sizes if size is not None)
 
 
-def _is_exact(before: int, after: int) -> bool:
+def _is_exact(before: Dim, after: Dim) -> bool:
     """Whether the scale is a number of float32, so that runtimes round places of entries as numbers are."""
+    if not (isinstance(before, int) and isinstance(after, int)):
+        return isinstance(quotient(after, before), int)
     scale = Fraction(after, before)
     return Fraction(float(np.float32(float(scale)))) == scale
 
@@ -156,8 +159,8 @@ def _read(node: ForeignNode) -> Reading:
         raise NotUnderstood("Resize with antialiasing, weights outside left out, or an aspect ratio")
     sizes = _target(node, x)
     changed = tuple(i for i, (old, new) in enumerate(zip(x.shape, sizes, strict=True)) if old != new)
-    before, after = (concrete([dims[i] for i in changed]) for dims in (x.shape, sizes))
-    if not changed or before is None or after is None or min(*before, *after) < 1:
+    before, after = (tuple(dims[i] for i in changed) for dims in (x.shape, sizes))
+    if not changed or any(isinstance(size, int) and size < 1 for size in (*before, *after)):
         raise NotUnderstood(f"Resize of {x} to {sizes}")
     if mode == "linear" and (x.rank != 4 or changed not in ((2, 3), (2,), (3,))):
         raise NotUnderstood(f"linear Resize of {x} to {sizes}")
@@ -178,6 +181,9 @@ def _write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     for axis, size in zip(attrs["axes"], attrs["shape"], strict=True):
         shape[axis] = size
     absent = np.zeros(0, np.float32) if opset < _OPTIONAL else None
+    scales = [quotient(new, old) for new, old in zip(shape, types[0].shape, strict=True)]
+    if concrete(shape) is None and all(isinstance(scale, int) for scale in scales):
+        return OnnxForm("Resize", (0, absent, np.asarray(scales, np.float32)), form)
     return OnnxForm("Resize", (0, absent, absent, run_sizes(shape)), form)
 
 
