@@ -24,7 +24,7 @@ from rewriter.search.ranges import RangeOracle
 from rulegen.cli.growing import SHIPPED
 from rules_db.exchange import read_rules
 from rules_db.trust.rule import Rule
-from tests.rewriter.search.test_group_norm import ops
+from tests.support.graphs import ops
 
 CHANNELS, OUTPUTS = 8, 12
 
@@ -107,7 +107,7 @@ def test_what_scales_and_shifts_channels_is_folded(
     model = Writer(spatial, group, batch).model(tmp_path / "m.onnx", MODELS[name])
     assert not model.opaque
     best = searched(model)
-    assert ops(best.graph) == {"ConvTranspose": 1}
+    assert ops(best.graph) == ["ConvTranspose"]
     feed = random_inputs(model, {}, seed=5)
     ((wanted,),), (given,) = reference_outputs(model, [feed]), Evaluated(model, best.graph).run(None, feed)
     assert compare(given, wanted).relative_l2 < 1e-5
@@ -116,4 +116,4 @@ def test_what_scales_and_shifts_channels_is_folded(
 def test_what_scales_the_channels_of_groups_stays(tmp_path: Path) -> None:
     """The channels of one entry of the weights are several, in groups."""
     model = Writer(2, 4).model(tmp_path / "m.onnx", MODELS["factor"])
-    assert ops(searched(model).graph) == {"ConvTranspose": 1, "Mul": 1}
+    assert ops(searched(model).graph) == ["ConvTranspose", "Mul"]
