@@ -27,7 +27,6 @@ from mugraph.ops import (
     resize,
     rotary,
     scatter,
-    transposed,
     windows,
 )
 from mugraph.ops.base import (
@@ -113,6 +112,5 @@ __all__ = [
     "rotary",
     "scatter",
     "traits_of",
-    "transposed",
     "windows",
 ]
