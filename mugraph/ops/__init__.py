@@ -27,6 +27,7 @@ from mugraph.ops import (
     resize,
     rotary,
     scatter,
+    transposed,
     windows,
 )
 from mugraph.ops.base import (
@@ -112,5 +113,6 @@ __all__ = [
     "rotary",
     "scatter",
     "traits_of",
+    "transposed",
     "windows",
 ]

@@ -34,7 +34,7 @@ from mugraph.ops.traits import DegreeBound, ImageRole, ProductKind, Reduction, T
 from mugraph.terms.equations import divided
 from mugraph.terms.shape import Dim, ShapeError, SymDim, TensorType, Undecided, concrete, floor_div, same_dim, same_shape
 
-__all__ = ["read_conv", "window_count", "write_conv"]
+__all__ = ["check_bias", "divides", "read_conv", "window_count", "write_conv"]
 
 Integers = tuple[int, ...]
 
@@ -175,19 +175,25 @@ def _infer_conv(attrs: AttrMap, inputs: Sequence[TensorType]) -> tuple[TensorTyp
     channels = same_dim(x.shape[1], w.shape[1] * group)
     if channels is None:
         raise Undecided(f"whether {x.shape[1]} equals {w.shape[1] * group}", [(x.shape[1], w.shape[1] * group)])
-    if not channels or not _divides(group, w.shape[0]):
+    if not channels or not divides(group, w.shape[0]):
         raise ShapeError(f"Conv of {x} with {w} in {group} groups")
-    if len(inputs) == 3:
-        fits = same_shape(inputs[2].shape, w.shape[:1])
-        if fits is None:
-            raise Undecided(f"whether the bias {inputs[2]} has {w.shape[0]} channels", [(inputs[2].shape[0], w.shape[0])])
-        if not fits:
-            raise ShapeError(f"Conv with {w.shape[0]} channels and a bias {inputs[2]}")
+    check_bias("Conv", inputs, w.shape[0])
     return (TensorType(x.dtype, (x.shape[0], w.shape[0], *_output_spatial(attrs, x.shape[2:], w.shape[2:]))),)
 
 
-def _divides(group: Dim, channels: Dim) -> bool:
-    """Whether output channels fall into groups. Raises Undecided where that depends on symbols."""
+def check_bias(name: str, inputs: Sequence[TensorType], channels: Dim) -> None:
+    """Raises ShapeError unless the third operand, where there is one, is a vector of so many entries; Undecided as types do."""
+    if len(inputs) < 3:
+        return
+    fits = same_shape(inputs[2].shape, (channels,))
+    if fits is None:
+        raise Undecided(f"whether the bias {inputs[2]} has {channels} channels", [(inputs[2].shape[0], channels)])
+    if not fits:
+        raise ShapeError(f"{name} with {channels} channels and a bias {inputs[2]}")
+
+
+def divides(group: Dim, channels: Dim) -> bool:
+    """Whether channels fall into groups. Raises Undecided where that depends on symbols."""
     if isinstance(group, int) and group <= 1:
         return group == 1
     try:

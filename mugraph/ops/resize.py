@@ -25,18 +25,20 @@ from mugraph.ops.forms import (
     OnnxForm,
     Reading,
     attributes_of,
-    integers,
     run_sizes,
     size_operand,
     type_of,
 )
 from mugraph.ops.traits import DegreeBound, Traits
+from mugraph.terms.equations import quotient
 from mugraph.terms.shape import Dim, ShapeError, TensorType, concrete
 
 _Place = Callable[[int, int, int], Fraction]
 """The place in the operand of an entry, by its number, the operand's size and the result's."""
 
 _HALF = Fraction(1, 2)
+_SINCE, _OPTIONAL = 11, 13
+"""The opset from which on a Resize says its coordinates, and that from which on a region and scales may be absent, not empty."""
 
 
 def _half_pixel(i: int, before: int, after: int) -> Fraction:
@@ -117,16 +119,19 @@ def _target(node: ForeignNode, x: TensorType) -> tuple[Dim, ...]:
     if node.present(3):
         return size_operand(node, 3, "sizes")
     scales = node.constant(2) if node.present(2) else None
-    if scales is None or concrete(x.shape) is None:
-        raise NotUnderstood("Resize of a tensor of unknown sizes, or by computed scales")
-    sizes = [dim * Fraction(float(scale)) for dim, scale in zip(integers(x.shape, "sizes").tolist(), scales, strict=True)]
-    if any(size.denominator != 1 for size in sizes):
+    if scales is None or len(scales) != x.rank:
+        raise NotUnderstood("Resize by computed scales")
+    ratios = [Fraction(float(scale)) for scale in scales]
+    sizes = [quotient(dim * ratio.numerator, ratio.denominator) for dim, ratio in zip(x.shape, ratios, strict=True)]
+    if None in sizes:
         raise NotUnderstood(f"Resize of {x} by {scales}, which give no whole sizes")
-    return tuple(map(int, sizes))
+    return tuple(size for size in sizes if size is not None)
 
 
-def _is_exact(before: int, after: int) -> bool:
+def _is_exact(before: Dim, after: Dim) -> bool:
     """Whether the scale is a number of float32, so that runtimes round places of entries as numbers are."""
+    if not (isinstance(before, int) and isinstance(after, int)):
+        return isinstance(quotient(after, before), int)
     scale = Fraction(after, before)
     return Fraction(float(np.float32(float(scale)))) == scale
 
@@ -146,7 +151,7 @@ def _read(node: ForeignNode) -> Reading:
         nearest_mode="round_prefer_floor",
     )
     x, mode, coordinates = type_of(node), attributes["mode"], attributes["coordinate_transformation_mode"]
-    if mode not in ("nearest", "linear") or coordinates not in _PLACES or node.opset < 13 or attributes["axes"] is not None:
+    if mode not in ("nearest", "linear") or coordinates not in _PLACES or node.opset < _SINCE or attributes["axes"] is not None:
         raise NotUnderstood(
             f"Resize of opset {node.opset} with mode {mode}, coordinates {coordinates}, axes {attributes['axes']}"
         )
@@ -154,8 +159,8 @@ def _read(node: ForeignNode) -> Reading:
         raise NotUnderstood("Resize with antialiasing, weights outside left out, or an aspect ratio")
     sizes = _target(node, x)
     changed = tuple(i for i, (old, new) in enumerate(zip(x.shape, sizes, strict=True)) if old != new)
-    before, after = (concrete([dims[i] for i in changed]) for dims in (x.shape, sizes))
-    if not changed or before is None or after is None or min(*before, *after) < 1:
+    before, after = (tuple(dims[i] for i in changed) for dims in (x.shape, sizes))
+    if not changed or any(isinstance(size, int) and size < 1 for size in (*before, *after)):
         raise NotUnderstood(f"Resize of {x} to {sizes}")
     if mode == "linear" and (x.rank != 4 or changed not in ((2, 3), (2,), (3,))):
         raise NotUnderstood(f"linear Resize of {x} to {sizes}")
@@ -167,7 +172,7 @@ def _read(node: ForeignNode) -> Reading:
 
 
 def _write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
-    if opset < 13:
+    if opset < _SINCE:
         raise NotExpressible(f"Resize of opset {opset}")
     form = {"coordinate_transformation_mode": attrs["coordinates"], "mode": attrs["mode"]}
     if attrs["mode"] == "nearest":
@@ -175,7 +180,11 @@ def _write(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
     shape = list(types[0].shape)
     for axis, size in zip(attrs["axes"], attrs["shape"], strict=True):
         shape[axis] = size
-    return OnnxForm("Resize", (0, None, None, run_sizes(shape)), form)
+    absent = np.zeros(0, np.float32) if opset < _OPTIONAL else None
+    scales = [quotient(new, old) for new, old in zip(shape, types[0].shape, strict=True)]
+    if concrete(shape) is None and all(isinstance(scale, int) for scale in scales):
+        return OnnxForm("Resize", (0, absent, np.asarray(scales, np.float32)), form)
+    return OnnxForm("Resize", (0, absent, absent, run_sizes(shape)), form)
 
 
 register(

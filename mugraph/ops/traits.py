@@ -97,6 +97,8 @@ class ProductKind(Enum):
 
     MATRIX = auto()
     CONVOLUTION = auto()
+    TRANSPOSED_CONVOLUTION = auto()
+    """The weights are [C, M/group, *kernel], where those of a convolution are [M, C/group, *kernel]."""
 
 
 class ImageRole(Enum):
@@ -203,8 +205,9 @@ class Traits:
 
     @property
     def convolves(self) -> bool:
-        """Whether it is a convolution over [N, C, *spatial], perhaps with an epilogue."""
-        return self.product is ProductKind.CONVOLUTION and self.image is ImageRole.WINDOW
+        """Whether it is a convolution over [N, C, *spatial], transposed or with an epilogue perhaps."""
+        kinds = (ProductKind.CONVOLUTION, ProductKind.TRANSPOSED_CONVOLUTION)
+        return self.product in kinds and self.image is ImageRole.WINDOW
 
     @property
     def jumps(self) -> bool:

@@ -78,7 +78,7 @@ ATTRIBUTE_KINDS = {
     **dict.fromkeys(
         ("axes", "begins", "dilations", "ends", "kernel", "pads", "perm", "qkv_hidden_sizes", "repeats"), AttributeKind.WHOLES
     ),
-    **dict.fromkeys(("shape", "sizes", "starts", "steps", "strides"), AttributeKind.WHOLES),
+    **dict.fromkeys(("output_padding", "shape", "sizes", "starts", "steps", "strides"), AttributeKind.WHOLES),
     **dict.fromkeys(
         ("ceil", "interleaved", "is_causal", "keepdims", "nonpad", "packed", "past", "present", "residual", "upper"),
         AttributeKind.FLAG,

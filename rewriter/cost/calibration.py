@@ -105,7 +105,7 @@ def _product(op: str, attrs: Attrs, operands: Sequence[TensorType]) -> tuple[Kin
     sizes = product_sizes(name, {**get_operator(name).defaults, **dict(given)}, inner, outputs)
     if sizes is None or traits_of(name).product is ProductKind.MATRIX:
         return None if sizes is None else (("product",), sizes)
-    return ("convolution", inner[0].rank), (*sizes, math.prod(concrete(inner[1].shape[2:]) or ()))
+    return (traits_of(name).product, inner[0].rank), (*sizes, math.prod(concrete(inner[1].shape[2:]) or ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,11 +236,12 @@ def _compute(
         return 0.0
     line = operands[0].rank == 3
     share, dtype = _WINDOWED, out.dtype
-    channels = (columns, _whole(operands[1].shape[1]))
+    transposed = traits_of(op).product is ProductKind.TRANSPOSED_CONVOLUTION
+    channels = (inner if transposed else columns, _whole(operands[1].shape[1]))
     is_narrow = line and batch > 1 and min(channels) < _GROUPED
     if device.units > 1 and (is_narrow or any(count % _ALIGNED for count in channels)):
         dtype = DataType.FLOAT
-    if device.units == 1 and line:  # onnxruntime computes it as a product of windows itself
+    if device.units == 1 and (line or transposed):  # onnxruntime computes it as a product of windows itself
         share = 1.0
     elif device.units == 1 and batch > 1 and any(count % _LANES for count in channels):
         columns, share = -(-columns // _LANES) * _LANES, _WINDOWED * _UNBLOCKED
@@ -274,6 +275,10 @@ def product_sizes(
         inner = math.prod(map(_whole, operands[1].shape[1:]))
         rows = _whole(out.shape[0]) * math.prod(map(_whole, out.shape[2:]))
         return group, rows, _whole(out.shape[1]) // group, inner
+    if product is ProductKind.TRANSPOSED_CONVOLUTION:
+        image, group = operands[0], _whole(attrs["group"])
+        columns = math.prod(map(_whole, operands[1].shape[1:]))
+        return group, _whole(image.shape[0]) * math.prod(map(_whole, image.shape[2:])), columns, _whole(image.shape[1]) // group
     return None
 
 

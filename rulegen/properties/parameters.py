@@ -56,6 +56,7 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "accuracy_level": (0, 4),
     "strides": ((1, 1), (2, 2), (1, 2), (1,), (2,)),
     "dilations": ((1, 1), (2, 2), (1,), (2,)),
+    "output_padding": ((0, 0), (1, 1), (0, 1), (0,), (1,)),
     "pads": ((0, 0, 0, 0), (1, 1, 1, 1), (0, 0, 1, 1), (1, 0, 0, 1), (0, 0), (1, 1), (0, 1)),
     "kernel": ((1, 1), (2, 2), (3, 3), (1, 3), (1,), (2,), (3,)),
     "begins": ((0, 0), (1, 1), (0, 1), (0,), (1,)),
@@ -94,7 +95,7 @@ _RANGES: Mapping[str, tuple[AttrValue, ...]] = {
     "transBatchB": (True, False),
     "per_column": (True, False),
 }
-WINDOWS = {"strides": 1, "dilations": 1, "pads": 2, "kernel": 1, "begins": 1, "ends": 1}
+WINDOWS = {"strides": 1, "dilations": 1, "output_padding": 1, "pads": 2, "kernel": 1, "begins": 1, "ends": 1}
 """Attributes of windows, with their number of entries for a spatial axis: a choice speaks of as many axes in all of them."""
 _ENTRIES: Mapping[str, tuple[AttrValue, ...]] = {
     "axes": _AXES,

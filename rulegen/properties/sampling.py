@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mugraph.domains.base import BYTES, NIBBLES
-from mugraph.ops import ImageRole, traits_of
+from mugraph.ops import ImageRole, ProductKind, traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, TensorType, Undecided
 from mugraph.terms.term import AttrValue, AttrVar, substitute, walk
@@ -249,6 +249,8 @@ class _ImageDraws:
             case "pads":
                 same = (*(k // 2 for k in kernel), *(k - 1 - k // 2 for k in kernel))
                 return self.pick((0,) * 2 * n, (0,) * 2 * n, same, same, (*each(0, 1), *each(0, 1)))
+            case "output_padding":
+                return self.pick((0,) * n, each(0, 1))
             case "begins" | "ends":
                 return self.pick(each(0, 1), each(0, 1), each(1), (*each(0, 1), 1))
             case "ceil" | "count_include_pad":
@@ -309,12 +311,15 @@ class _ImageDraws:
             per_in = next((c // group for c in channels_in if c % group == 0), per_in)
             for name in images:
                 shapes.setdefault(name, (batch, group * per_in, *places))
+            transposed = traits_of(term.op).product is ProductKind.TRANSPOSED_CONVOLUTION
+            across = (group * per_in, per_out) if transposed else (group * per_out, per_in)
             for name in kernels:
-                shapes.setdefault(name, (group * per_out, per_in, *kernel))
+                shapes.setdefault(name, (*across, *kernel))
             channels += [group * per_in, group * per_out]
             for bias in walk(term.inputs[2:]):
                 if bias.is_var:
-                    shapes.setdefault(bias.name, (shapes[kernels[0]][0],))
+                    outputs = group * shapes[kernels[0]][1] if transposed else shapes[kernels[0]][0]
+                    shapes.setdefault(bias.name, (outputs,))
         usual = self.pick(*channels, total, 2)
         one = (1,) * len(places)
         for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mugraph.ops import ImageRole, get_operator
+from mugraph.ops import ImageRole, ProductKind, get_operator
 from mugraph.terms.shape import DataType, Dim, Shape, ShapeError, SymDim, TensorType, plain_symbol, product, symbol
 from mugraph.terms.term import Term
 from rulegen.typings.dimensions import Dimensions
@@ -38,9 +38,14 @@ def output_shape(dims: Dimensions, term: Term, operands: Sequence[Shape]) -> Sha
             for size in w[2:]:
                 if not isinstance(dims.resolve(size), int):
                     dims.equal(size, 3)
+            channels = w[0]
+            if operator.traits.product is ProductKind.TRANSPOSED_CONVOLUTION:  # its kernel is that of the way back
+                channels = w[1] * attrs["group"]
+                dims.equal(x[1], w[0])
+                x = (x[0], channels)
             fit_channels(dims, x, w, attrs["group"])
             for vector in bias:
-                dims.match(vector, w[:1])
+                dims.match(vector, (channels,))
         case _ if operator.traits.image is ImageRole.WINDOW:
             if len(operands[0]) != len(attrs["kernel"]) + 2:
                 raise ShapeError(f"{term.op} over {len(attrs['kernel'])} axes of {len(operands[0])} dimensions")

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from rulegen.workloads.windows import BATCH_FACTOR, BATCH_SUMMAND, SPATIAL, VALID, average_pool, batch, conv, max_pool, pad
+from rulegen.workloads.windows import (
+    BATCH_FACTOR,
+    BATCH_SUMMAND,
+    SPATIAL,
+    VALID,
+    average_pool,
+    batch,
+    conv,
+    max_pool,
+    pad,
+    transposed,
+)
 from rulegen.workloads.workload import Workload
 
 __all__ = ["CONV"]
@@ -48,6 +59,80 @@ def _beside_batch(convolution: str, kernel: str, branch: str) -> str:
     """A convolution beside a BatchNormalization of its image, whose kernel is the ``branch``, as one."""
     joined = f"{convolution}(x, Add({kernel}, {branch}), Add(a, {BATCH_SUMMAND}))"
     return f"Add({convolution}(x, {kernel}, a), {batch('x')}) = {joined}"
+
+
+def _transposed(spatial: int) -> tuple[Workload, ...]:
+    """What scales and shifts the channels of a transposed convolution, or all of it, goes into its weights and its bias."""
+    places, kernel = ("h,w", "3,3") if spatial == 2 else ("h", "3")
+    image, weights, of_kernel = f"rank{spatial + 2}", f"[c,d,{kernel}]", f"of_{kernel.replace(',', 'x')}"
+    dense, depthwise = transposed(spatial=spatial), transposed("c", spatial)
+    last = f"[axes={str(tuple(range(-spatial, 0))).replace(' ', '')}]"
+    factors, channels = f"Unsqueeze{last}({BATCH_FACTOR})", ",1" * spatial
+    scale, shift = f"Squeeze[axes=({-spatial - 2},)](f)", f"Squeeze{last}(Squeeze[axes=({-spatial - 2},)](f))"
+    inner = f"Mul(W, Unsqueeze[axes=(-1,)](Squeeze[axes=({-spatial - 2},)](g)))"
+    return (
+        Workload(
+            name=f"conv-transposed{spatial}",
+            variables={"x": f"[n,c,{places}]", "W": weights, "D": f"[c,1,{kernel}]", "b": "[d]", "a": "[c]"}
+            | {"f": f"[d{channels}]", "g": f"[c{channels}]"},
+            operators=(
+                f"{dense}({image}, {of_kernel})",
+                f"{dense}({image}, {of_kernel}, rank1)",
+                f"{depthwise}({image}, {of_kernel})",
+                f"{depthwise}({image}, {of_kernel}, rank1)",
+                f"Squeeze{last}(leaf)",
+                "Unsqueeze[axes=(-1,)](g)",
+                f"Mul({image}, rank{spatial + 1})",
+                f"Mul({image}, {image})",
+                f"Add({image}, rank{spatial + 1})",
+                "Mul(rank1, rank1)",
+                "Add(rank1, rank1)",
+            ),
+            uses={**dict.fromkeys("xWDba", 1), "f": 2, "g": 2, "ConvTranspose": 1, "Mul": 2, "Add": 1},
+            max_ops=5,
+            sizes=SPATIAL,
+        ),
+        Workload(
+            name=f"conv-transposed{spatial}-scalar",
+            variables={"x": f"[n,c,{places}]", "W": weights, "b": "[d]", "s": "[]"},
+            operators=(f"{dense}(x, {of_kernel})", f"{dense}(x, {of_kernel}, rank1)", "Mul(tensor, s)", "Add(tensor, s)"),
+            uses={"x": 1, "W": 1, "b": 1, "s": 2, "ConvTranspose": 1, "Mul": 2, "Add": 1},
+            max_ops=3,
+            sizes=SPATIAL,
+        ),
+        # The same by factors and summands that have an axis for the batch, too.
+        Workload(
+            name=f"conv-transposed{spatial}-image",
+            variables={"x": f"[n,c,{places}]", "W": weights, "b": "[d]", "f": f"[1,d{channels}]", "g": f"[1,c{channels}]"},
+            operators=(),
+            max_ops=0,
+            macros=True,
+            sizes=SPATIAL,
+            equations=(
+                f"Add({dense}(x, W), f) = {dense}(x, W, {shift})",
+                f"Add({dense}(x, W, b), f) = {dense}(x, W, Add(b, {shift}))",
+                f"Mul({dense}(x, W), f) = {dense}(x, Mul(W, {scale}))",
+                f"Mul({dense}(x, W, b), f) = {dense}(x, Mul(W, {scale}), Mul(b, {shift}))",
+                f"{dense}(Mul(x, g), W) = {dense}(x, {inner})",
+                f"{dense}(Mul(x, g), W, b) = {dense}(x, {inner}, b)",
+            ),
+        ),
+        Workload(
+            name=f"conv-transposed{spatial}-fold",
+            variables={"x": f"[n,c,{places}]", "W": weights} | dict.fromkeys("agbuv", "[d]"),
+            operators=(),
+            max_ops=0,
+            samples=4,
+            macros=True,
+            sizes=SPATIAL,
+            open_numbers=True,
+            equations=(
+                f"{batch(f'{dense}(x, W)', spatial)} = {dense}(x, Mul(W, {factors}), {BATCH_SUMMAND})",
+                f"{batch(f'{dense}(x, W, a)', spatial)}"
+                f" = {dense}(x, Mul(W, {factors}), Add(Mul(a, {BATCH_FACTOR}), {BATCH_SUMMAND}))",
+            ),
+        ),
+    )
 
 
 CONV = (
@@ -492,4 +577,5 @@ CONV = (
             ("conv-windows-groups", "g", {"x": "[n,c*g,l+2*k]", "W": "[g*m,c,k]"}, _grouped_rows),
         )
     ),
+    *(workload for spatial in (1, 2) for workload in _transposed(spatial)),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BATCH_FACTOR", "BATCH_SUMMAND", "SPATIAL", "VALID", "average_pool", "batch", "conv", "max_pool", "pad"]
+__all__ = ["BATCH_FACTOR", "BATCH_SUMMAND", "SPATIAL", "VALID", "average_pool", "batch", "conv", "max_pool", "pad", "transposed"]
 
 SPATIAL = {"n": (2, 1, 1), "c": (2, 3, 2), "h": (3, 2, 4), "w": (2, 4, 3), "d": (2, 3, 3), "e": (3, 2, 4)}
 """Small sizes for images and kernels."""
@@ -19,6 +19,14 @@ def batch(x: str, spatial: int = 2) -> str:
 
 def conv(group: str = "1", pad: int = 1, stride: int = 1) -> str:
     return f"Conv[dilations=(1,1),group={group},pads=({pad},{pad},{pad},{pad}),strides=({stride},{stride})]"
+
+
+def transposed(group: str = "1", spatial: int = 2) -> str:
+    """A transposed convolution with a kernel of 3 along each axis that makes every size twice as large."""
+    ones, twos, pads = (
+        str((number,) * count).replace(" ", "") for number, count in ((1, spatial), (2, spatial), (1, 2 * spatial))
+    )
+    return f"ConvTranspose[dilations={ones},group={group},output_padding={ones},pads={pads},strides={twos}]"
 
 
 def max_pool(pad: int = 1, stride: int = 1) -> str:

@@ -255,17 +255,41 @@ def _convolutions() -> list[Case]:
     return cases
 
 
+def _transposed_convolutions() -> list[Case]:
+    cases = [Case("ConvTranspose", [(2, 4, 5, 4), (4, 3, 3, 2)]), Case("ConvTranspose", [(2, 4, 5, 4), (4, 3, 3, 2), (3,)])]
+    forms: tuple[Mapping[str, Any], ...] = (
+        {"strides": (2, 3), "pads": (1, 0, 2, 1)},
+        {"strides": (2, 2), "pads": (1, 1, 1, 1), "output_padding": (1, 0), "dilations": (2, 1)},
+        {"strides": (1, 1), "pads": (4, 1, 0, 2)},
+        {"strides": (3, 2), "kernel_shape": (3, 2), "auto_pad": "VALID"},
+        {"strides": (2, 1), "auto_pad": "SAME_UPPER"},
+        {"strides": (2, 1), "auto_pad": "SAME_LOWER"},
+        {"strides": (2, 2), "output_shape": (10, 7), "pads": (1, 1, 1, 1)},
+        {"strides": (2, 2), "output_shape": (8, 7), "auto_pad": "SAME_UPPER"},
+    )
+    for attrs in forms:
+        cases.append(Case("ConvTranspose", [(2, 4, 5, 4), (4, 3, 3, 2), (3,)], attrs))
+        cases.append(Case("ConvTranspose", [(2, 4, 5, 4), (4, 3, 3, 2), (6,)], {**attrs, "group": 2}))
+    cases += [Case("ConvTranspose", [(2, 4, 5, 4), (4, 1, 3, 3), (4,)], {"group": 4, "strides": (2, 2)})]
+    cases += [Case("ConvTranspose", [(2, 4, 7), (4, 3, 5), (3,)], {"pads": (6, 2), "strides": (3,), "output_padding": (2,)})]
+    cases += [Case("ConvTranspose", [(1, 2, 3, 2, 4), (2, 3, 2, 3, 2)], {"pads": (0, 1, 1, 1, 0, 1), "strides": (1, 2, 3)})]
+    return cases
+
+
 def _resizings() -> list[Case]:
+    """A region and scales that are not given are absent, or empty, as opsets before 13 want it."""
     cases = []
-    for coordinates in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"):
-        for sizes in ((2, 3, 8, 10), (2, 3, 12, 5), (2, 3, 2, 15), (2, 3, 7, 1), (2, 3, 4, 3)):
-            attrs = {"coordinate_transformation_mode": coordinates, "mode": "linear"}
-            cases.append(Case("Resize", [(2, 3, 4, 5), None, None, ints(*sizes)], attrs, constants=(3,), since=13))
-    for coordinates in ("half_pixel", "asymmetric"):
-        for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
-            attrs = {"coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
-            for scales in ((1, 1, 2, 3), (1, 1, 1, 1.5), (1, 2, 0.5, 1)):
-                cases.append(Case("Resize", [(1, 2, 4, 6), None, np.asarray(scales, F)], attrs, constants=(2,), since=13))
+    for none, since in ((None, 13), (np.zeros(0, F), 11)):
+        for coordinates in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"):
+            for sizes in ((2, 3, 8, 10), (2, 3, 12, 5), (2, 3, 2, 15), (2, 3, 7, 1), (2, 3, 4, 3)):
+                attrs = {"coordinate_transformation_mode": coordinates, "mode": "linear"}
+                cases.append(Case("Resize", [(2, 3, 4, 5), none, none, ints(*sizes)], attrs, constants=(1, 2, 3), since=since))
+        for coordinates in ("half_pixel", "asymmetric"):
+            for rounding in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil"):
+                attrs = {"coordinate_transformation_mode": coordinates, "nearest_mode": rounding}
+                for scales in ((1, 1, 2, 3), (1, 1, 1, 1.5), (1, 2, 0.5, 1)):
+                    inputs = [(1, 2, 4, 6), none, np.asarray(scales, F)]
+                    cases.append(Case("Resize", inputs, attrs, constants=(1, 2), since=since))
     return cases
 
 
@@ -401,6 +425,7 @@ CASES = [
     *_reductions(),
     *_normalizations(),
     *_convolutions(),
+    *_transposed_convolutions(),
     *_resizings(),
     *_indexing(),
     *_scattering(),

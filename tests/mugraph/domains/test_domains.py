@@ -132,6 +132,11 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "InstanceNormalization[spatial=1](x, y, z)": {"x": (1, 2, 3), "y": CHANNELS, "z": CHANNELS},
     "LRN[size=3,spatial=1](x)": {"x": (1, 3, 2)},
     "Conv[dilations=(1,),pads=(1,0),strides=(1,)](x, y, z)": {"x": (1, 2, 3), "y": (2, 2, 2), "z": CHANNELS},
+    "ConvTranspose[dilations=(1,),output_padding=(1,),pads=(1,0),strides=(2,)](x, y, z)": {
+        "x": (1, 2, 2),
+        "y": (2, 2, 3),
+        "z": CHANNELS,
+    },
     "MaxPool[ceil=true,dilations=(1,),kernel=(2,),pads=(1,0),strides=(2,)](x)": {"x": (1, 1, 4)},
     "AveragePool[ceil=true,dilations=(1,),kernel=(2,),pads=(1,0),strides=(2,)](x)": {"x": (1, 1, 4)},
     "AveragePool[dilations=(1,),kernel=(2,),pads=(0,0),strides=(1,)](x)": {"x": (1, 1, 4)},

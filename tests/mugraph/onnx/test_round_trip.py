@@ -17,11 +17,13 @@ from mugraph.onnx import load, save, to_bytes, to_proto
 from mugraph.terms.shape import DataType, TensorType, symbol
 from tests.support.models import (
     FLOAT,
+    apply,
     build,
     check_round_trip,
     identical,
     op_types,
     random_feeds,
+    run_both,
     session,
     subgraph_model,
     values,
@@ -332,3 +334,31 @@ def test_what_no_output_needs_is_left_out() -> None:
     model = load(proto)
     written = to_proto(model, model.graph)
     assert op_types(written) == ["Relu"] and not written.graph.initializer and not written.graph.value_info
+
+
+@pytest.mark.parametrize("opset", [11, 12, 17])
+@pytest.mark.parametrize(("sized", "image"), [(False, [1, 3, 4, 6]), (True, [1, 3, 4, 6]), (False, ["n", 3, "h", "w"])])
+def test_a_resize_is_read_and_written(opset: int, sized: bool, image: list[Any]) -> None:
+    """Opsets 11 and 12 know no absent region and scales: what is not given is an empty tensor. Scales go for all sizes."""
+    none, scales = np.zeros(0, np.float32), np.array([1, 1, 2, 2], np.float32)
+    given = {"none": none, "sizes": np.array([1, 3, 8, 12])} if sized else {"none": none, "scales": scales}
+    names = ["none", "none", "sizes"] if sized else ["none", "scales"]
+    form = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Resize", ["r", *names], ["y"], **form)]
+    result = [1, 3, 8, 12] if image[0] == 1 else ["n", 3, "h2", "w2"]
+    proto = build(nodes, values(("x", FLOAT, image)), values(("y", FLOAT, result)), given, opset=opset, ir_version=8)
+    model = check_round_trip(proto)
+    assert not model.opaque
+    relu, resize = model.graph.nodes()
+    small = model.tables.apply("Resize", resize.attrs, relu.inputs)
+    changed = model.graph.substitute({resize.values[0]: (apply(model, "Relu", small.values), 0)})
+    written = run_both(proto, model, changed, rtol=0, atol=0)
+    assert op_types(written) == ["Resize", "Relu"] and written.opset_import[0].version == opset
+
+
+@pytest.mark.parametrize(("scale", "understood"), [(1.5, False), (2.0, True), (0.5, False)])
+def test_a_resize_of_any_size_is_read_where_its_scale_gives_whole_sizes(scale: float, understood: bool) -> None:
+    node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")
+    scales = {"scales": np.array([1, 1, scale, 1], np.float32)}
+    proto = build([node], values(("x", FLOAT, [1, 3, "h", "w"])), values(("y", FLOAT, [1, 3, "k", "w"])), scales)
+    assert bool(load(proto).opaque) != understood

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -172,6 +173,24 @@ def test_channels_last_saves_the_conversions() -> None:
     first = price("Conv", half("1,64,56,56", "64,64,3,3"), **attrs)
     last = price("NhwcConv", half("1,56,56,64", "64,3,3,64"), **attrs)
     assert last < first - 4
+
+
+@pytest.mark.parametrize(("group", "kernels"), [(1, "64,32,4,4"), (4, "64,8,4,4")])
+@pytest.mark.parametrize("device", ["h200", "cpu"])
+def test_a_transposed_convolution_costs_the_products_that_it_counts(device: str, group: int, kernels: str) -> None:
+    """The kernel's entries for each of the image, however many zeros stand between these."""
+    attrs = {"dilations": (1, 1), "group": group, "output_padding": (0, 0), "pads": (1,) * 4, "strides": (2, 2)}
+    types, record = half("1,64,56,56", kernels), get_operator("ConvTranspose")
+    outputs = record.types(attrs, types)
+    sizes = roofline.product_sizes("ConvTranspose", attrs, types, outputs)
+    assert (
+        sizes is not None and 2 * math.prod(sizes) == record.flops(attrs, types, outputs) == 2 * 64 * 56 * 56 * 32 // group * 16
+    )
+    times = [
+        node_microseconds(DEVICES[device], "ConvTranspose", make_attrs({**attrs, "strides": (step, step)}), types)
+        for step in (1, 4)
+    ]
+    assert DEVICES[device].microseconds(2 * math.prod(sizes), 0, DataType.FLOAT16) <= times[0] <= times[1]
 
 
 LINES = [

@@ -103,6 +103,8 @@ CONVENIENT = {
     ("matmul.raised_left", "dim(x, -3, $a)"),
     ("matmul.raised_left", "dim(x, -2, $b)"),
     ("matmul.raised_left", "dim(x, -1, $c)"),
+    # Tensors of five dimensions are not sampled: their second axis of one entry would be dropped.
+    ("squeeze.first_of_four.Add", "rank(c, 4)"),
     # The size is that which equal shapes have.
     ("and.all_true_rows", "dim(c, -2, $m)"),
     # Cited for the length that it computes.
