@@ -43,7 +43,8 @@ def emit(model: Model, graph: Graph, programs: Programs | None = None, *, whole:
         Undecided: a new node cannot be written for sizes that are symbols.
     """
     graphs = _GraphWriter(model, graph, {**model.programs, **(programs or {})})
-    values = [model.values[name] for node in model.proto.graph.node for name in node.output if name] if whole else []
+    outputs = (name for node in model.proto.graph.node for name in node.output) if whole else ()
+    values = [model.values[name] for name in outputs if name in model.values]  # of a mask that nobody reads there is none
     return assemble(model, graphs.write(graph, values), graphs.functions)
 
 

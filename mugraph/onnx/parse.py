@@ -176,11 +176,12 @@ def raise_opset(proto: ModelProto, opset: int, label: str) -> list[str]:
 
 
 def _is_changed(op_type: str, opset: int) -> bool:
-    """Whether an operator of an opset is not understood as it stands in opset 9."""
-    if op_type in _EXTENDED or not onnx.defs.has(op_type, opset, ""):
-        return False
-    before, after = (onnx.defs.get_schema(op_type, version, "").since_version for version in (opset, _RAISED_TO))
-    return bool(before != after)
+    """Whether an operator of an opset is not understood as it stands in opset 9, as is one that came later."""
+    before, after = (
+        onnx.defs.get_schema(op_type, version, "").since_version if onnx.defs.has(op_type, version, "") else None
+        for version in (opset, _RAISED_TO)
+    )
+    return before != after and op_type not in _EXTENDED
 
 
 def _taken(node: NodeProto, name: str) -> AttributeProto | None:

@@ -63,7 +63,7 @@ class Timing:
     that of the original against itself, measured in the same rounds (1 where it was not). ``ratios`` are those of the rounds.
     Latencies are medians and the ratio is the median of those of the rounds; where ``share`` is less than a half, latencies
     are quantiles with so many runs below, and the ratio is theirs (:func:`paired`). ``chance`` is the greatest probability with
-    which the candidate comes before the original so often if it is no faster.
+    which the candidate comes before the original so often if it is no faster, counted in the one of two ways that makes it less.
     """
 
     original: float
@@ -219,6 +219,8 @@ def paired(
 def _chance(a: np.ndarray, b: np.ndarray) -> float:
     """The greatest probability with which a candidate that is no faster than the original is ahead of it so often.
 
+    The lesser of two, so that it is below a bound up to twice as often as the bound says.
+
     In two rounds that follow on each other the models change places (``_ORDERS``): what the place of a run does to its time
     favours the one in the first and the other in the second. So both runs of the candidate are faster than both of the original
     in each of the two with 1/4 at most, and the faster of its runs, in both together, with 1/2.
@@ -233,12 +235,13 @@ def _chance(a: np.ndarray, b: np.ndarray) -> float:
 
     wholly = by_pair(b.max(axis=1) < a.min(axis=1)).all(axis=1)
     together = by_pair(b.min(axis=1)).prod(axis=1) < by_pair(a.min(axis=1)).prod(axis=1)
-    return min(_at_least(int(wholly.sum()), pairs, 0.25), _at_least(int(together.sum()), pairs, 0.5))
+    return min(_at_least(int(wholly.sum()), pairs, 4), _at_least(int(together.sum()), pairs, 2))
 
 
-def _at_least(hits: int, tries: int, share: float) -> float:
-    """The probability of so many hits and more."""
-    return math.fsum(math.comb(tries, n) * share**n * (1 - share) ** (tries - n) for n in range(hits, tries + 1))
+def _at_least(hits: int, tries: int, outcomes: int) -> float:
+    """The probability of so many hits and more, where one of so many outcomes is one."""
+    ways = sum(math.comb(tries, n) * (outcomes - 1) ** (tries - n) for n in range(hits, tries + 1))
+    return float(ways / outcomes**tries)  # of whole numbers: for many tries no float holds them
 
 
 def _spread(times: np.ndarray) -> float:
@@ -333,8 +336,9 @@ def alternate(
         _run(session, dict(feeds[0]))
     end, before = time.perf_counter() + seconds, len(times[0])
     while (done := len(times[0]) - before) < least or (time.perf_counter() < end and done < most):
-        feed = dict(feeds[done % len(feeds)])
-        for which in _ORDERS[(before + done) % len(_ORDERS)]:
+        number = before + done
+        feed = dict(feeds[number // 2 % len(feeds)])  # one for two rounds, which differ by the models' places alone
+        for which in _ORDERS[number % len(_ORDERS)]:
             time.sleep(pause)
             times[which].append(_run(candidate if which % 2 else original, feed))
 

@@ -68,6 +68,10 @@ def test_a_model_without_an_equal_is_refused_with_the_node() -> None:
     both.opset_import.add(domain="ai.onnx", version=7)
     with pytest.raises(ModelError, match="at versions 8 and 7"):
         load(both)
+    early = old(8)
+    next(node for node in early.graph.node if node.op_type == "Relu").op_type = "Erf"
+    with pytest.raises(ModelError, match="Erf 'q' of opset 8 has no equal in opset 9"):
+        load(early)
     called = old(8)
     called.functions.append(onnx.parser.parse_function('<domain: "d", opset_import: ["" : 8]> f (x) => (y) { y = Relu(x) }'))
     with pytest.raises(ModelError, match="a model of opset 8 has no functions"):

@@ -336,6 +336,18 @@ def test_what_no_output_needs_is_left_out() -> None:
     assert op_types(written) == ["Relu"] and not written.graph.initializer and not written.graph.value_info
 
 
+def test_a_round_trip_of_all_nodes_may_leave_out_what_nobody_reads_of_one(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Dropout", ["x"], ["d", "mask"]), helper.make_node("Neg", ["d"], ["y"])]
+    nodes += [helper.make_node("MaxPool", ["x"], ["unread", "places"], kernel_shape=[2, 2])]
+    proto = build(nodes, values(("x", FLOAT, [1, 3, 4, 6])), values(("y", FLOAT, [1, 3, 4, 6])))
+    model = load(proto)
+    save(model, model.graph, tmp_path / "out.onnx", whole=True)
+    assert op_types(onnx.load(tmp_path / "out.onnx")) == ["Dropout", "Neg", "MaxPool"]
+    before, after = session(proto.SerializeToString()), session(tmp_path / "out.onnx")
+    feeds = random_feeds(before)
+    assert identical(before.run(None, feeds), after.run(None, feeds))
+
+
 @pytest.mark.parametrize("opset", [11, 12, 17])
 @pytest.mark.parametrize(("sized", "image"), [(False, [1, 3, 4, 6]), (True, [1, 3, 4, 6]), (False, ["n", 3, "h", "w"])])
 def test_a_resize_is_read_and_written(opset: int, sized: bool, image: list[Any]) -> None:

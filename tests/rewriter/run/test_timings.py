@@ -155,6 +155,32 @@ def test_every_run_comes_in_every_place_and_once_after_one_of_the_same_session()
     assert sorted(after_itself) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("before", [0, 3])
+def test_rounds_with_the_models_in_each_others_places_have_the_same_inputs(before: int) -> None:
+    fed: list[tuple[str, int]] = []
+
+    class Told:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def run(self, _: None, feed: dict[str, Any]) -> None:
+            fed.append((self.name, int(feed["x"])))
+
+    times: tuple[list[float], ...] = tuple([1.0] * before for _ in range(4))  # type: ignore[assignment]
+    timings.alternate(Told("a"), Told("b"), [{"x": np.array(n)} for n in range(2)], 100.0, times, most=16)
+    rounds = [fed[2 + 4 * n : 6 + 4 * n] for n in range(before % 2, 16)]
+    for one, other in zip(rounds[::2], rounds[1::2], strict=False):
+        assert {feed for _, feed in (*one, *other)} in ({0}, {1})
+        assert all(a != b for (a, _), (b, _) in zip(one, other, strict=True))
+    assert {feed for _, feed in fed} == {0, 1}
+
+
+def test_any_number_of_rounds_has_a_chance() -> None:
+    times = np.random.default_rng(0).uniform(1.0, 2.0, (4, 3000))
+    assert 0.005 < timings.paired(*times).chance < 1.0
+    assert timings.paired(*(times * [[1.0], [0.1], [1.0], [0.1]])).chance < 1e-300
+
+
 def _timing(ratio: float, slower: bool = False) -> timings.Timing:
     return timings.Timing(1.0, ratio, 0.1, 0.1, ratio, 1.1 if slower else 0.9 * ratio, 1.3)
 
