@@ -172,7 +172,7 @@ def raise_opset(proto: ModelProto, opset: int, label: str) -> list[str]:
     for entry in proto.opset_import:
         if entry.domain in DEFAULT_DOMAINS:
             entry.version = _RAISED_TO
-    return [f"read as a model of opset {_RAISED_TO}, as which it is written; it is one of opset {opset}"]
+    return [f"of opset {opset}, read as opset {_RAISED_TO}, which is what a rewritten model has"]
 
 
 def _is_changed(op_type: str, opset: int) -> bool:
