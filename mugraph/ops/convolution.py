@@ -372,16 +372,13 @@ def _read_transposed(node: ForeignNode) -> Reading:
         raise NotUnderstood(f"ConvTranspose with auto_pad {mode}")
     if mode != "NOTSET" or wanted is not None:
         attrs["pads"] = zeros * 2
+    is_same = wanted is None and mode.startswith("SAME")
+    if is_same:
+        wanted = [d * s for d, s in zip(spatial, attrs["strides"], strict=True)]
     if wanted is not None:
         attrs |= _sized(attrs, _transposed_lengths(attrs, spatial, kernel), tuple(wanted)[-n:], mode == "SAME_UPPER")
-    elif mode.startswith("SAME"):
-        lengths, wanted = (
-            _transposed_lengths(attrs, spatial, kernel),
-            [d * s for d, s in zip(spatial, attrs["strides"], strict=True)],
-        )
-        attrs |= _sized(attrs, lengths, wanted, mode == "SAME_UPPER")
-        if attrs["output_padding"] != attributes["output_padding"]:  # onnxruntime leaves such a result shorter than onnx says
-            raise NotUnderstood(f"ConvTranspose with auto_pad {mode} and a kernel {kernel} for strides {attrs['strides']}")
+    if is_same and attrs["output_padding"] != attributes["output_padding"]:  # onnxruntime leaves it shorter than onnx says
+        raise NotUnderstood(f"ConvTranspose with auto_pad {mode} and a kernel {kernel} for strides {attrs['strides']}")
     return Reading(attrs, tuple(i for i in range(len(node.types)) if node.present(i)))
 
 
