@@ -12,7 +12,7 @@ from mugraph.ops import get_operator, traits_of
 from mugraph.ops.interp import plainer
 from mugraph.ops.traits import Movement
 from mugraph.terms.shape import DataType
-from mugraph.terms.term import Term, const, make, make_attrs, rebuild, walk
+from mugraph.terms.term import Term, const, make, make_attrs, rebuild, replace_terms, walk
 from rulegen.mine.numbers import is_sample
 from rulegen.prove.egraph import EGraph
 from rulegen.prove.language import Language
@@ -20,7 +20,7 @@ from rulegen.prove.search import ProofSearch
 from rulegen.prove.selection import Laws
 from rulegen.spell.definition import Definition, assumptions
 from rulegen.spell.vocabulary import defines, named, operators_of, through, written
-from rules_db.trust.properties import load_axioms
+from rules_db.trust.properties import Axiom, load_axioms
 from rules_db.trust.rule import Side
 
 __all__ = ["Saturated", "SaturationLimits", "saturated"]
@@ -75,7 +75,7 @@ def saturated(definition: Definition, limits: SaturationLimits | None = None) ->
     language, admitted = Language(), _vocabulary(definition)
     defining, laws = Laws(language), Laws(language)
     for axiom in load_axioms().values():
-        if operators_of([axiom.left, axiom.right]) <= admitted:
+        if operators_of([axiom.left, axiom.right]) <= admitted and not _spares_axes(axiom):
             laws.add(axiom)
             if defines(axiom):
                 defining.add(axiom)
@@ -95,6 +95,21 @@ def saturated(definition: Definition, limits: SaturationLimits | None = None) ->
     _add_neutral(graph, admitted)
     search.saturate(size, len(graph.op) + limits.nodes, deadline, _NEUTRAL_ROUNDS)
     return Saturated(graph, roots, given, frozenset(1 / factor for factor in factors), through(definition.operator), met)
+
+
+def _spares_axes(axiom: Axiom) -> bool:
+    """Whether a law says no more than that an operand that fits another one may lack axes of one entry.
+
+    The operands of a definition have the axes that they are given with. Without them the same programs follow once more, under
+    conditions that compare sizes.
+    """
+    sides = (axiom.left, axiom.right), (axiom.right, axiom.left)
+    return any(condition.predicate == "fits" for condition in axiom.conditions) and any(
+        replace_terms(side, {view: view.inputs[0]}) is other
+        for side, other in sides
+        for view in side.inputs
+        if traits_of(view.op).movement is Movement.VIEW
+    )
 
 
 _NEUTRAL_ROUNDS = 2
