@@ -28,6 +28,8 @@ _COUNTED = np.iinfo(np.intp).max // 8
 _MOST_ASSUMED = 1 << 24
 """Of the largest value of a model at sizes that nobody gave: 64 MiB of floats."""
 _ASSUMED = 128
+_IN_A_BATCH = 3
+"""Axes of an image, or of the scores of a sequence's heads."""
 _OTHERWISE = (64, 48, 32, 16, 96, 224, 256, 512, 2048, 16384)
 """Where the model does not run at that: what images are scaled to, as a rule, and a moment or a second of sound."""
 _SOME = 0.1
@@ -209,7 +211,8 @@ def _largest(model: Model, sizes: Mapping[str, Dim], untold: int) -> int:
 
     Args:
         untold: what a size is taken for that only a run tells, as that of operands of which either may be repeated. It is one of
-            a value: its others are taken for no more than is assumed at first, since few are as large as an input along two axes.
+            a value: its others are taken for no more than is assumed at first, since few are as large as an input along two axes,
+            and the first of four axes for that of a batch.
     """
     types = {type_ for node in model.graph.nodes() for value in node.values if (type_ := model.graph.type(value)) is not None}
     types.update(model.inputs.values())  # one that nothing reads is fed, too
@@ -220,9 +223,10 @@ def _largest(model: Model, sizes: Mapping[str, Dim], untold: int) -> int:
 def _told(shape: Sequence[Dim], untold: int) -> list[Dim]:
     """A shape with numbers for the symbols that have none, a smaller one behind the first axis that has such."""
     told: list[Dim] = []
-    for dim in shape:
-        known = dim if isinstance(dim, int) else evaluate_dim(dim, dict.fromkeys(dim.symbols(), untold))
-        untold = untold if known is dim else min(untold, _ASSUMED)
+    for axis, dim in enumerate(shape):
+        size = 1 if axis == 0 and len(shape) > _IN_A_BATCH else untold
+        known = dim if isinstance(dim, int) else evaluate_dim(dim, dict.fromkeys(dim.symbols(), size))
+        untold = untold if known is dim or size != untold else min(untold, _ASSUMED)
         told.append(known)
     return told
 

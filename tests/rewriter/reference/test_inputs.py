@@ -194,6 +194,13 @@ def test_of_the_sizes_that_only_a_run_tells_one_is_as_large_as_what_is_assumed()
     assert [bind_sizes(model, {}, size)[0]["N"] for size in (128, 512, 2048)] == [128, 512, 1024]
 
 
+def test_a_batch_that_only_a_run_tells_is_one_image() -> None:
+    """A detector of texts was measured with images of 32 pixels, as if it had as many of them as each has rows."""
+    graph = "(float[N,3,H,W] x, int64[4] s) => (float[A,96,C,D] y) { r = Reshape(x, s) y = Relu(r) }"
+    model = load(parse_model(f"{HEADER} g {graph}"))
+    assert bind_sizes(model, {})[0]["H"] == 128
+
+
 def test_sizes_that_nobody_gave_make_no_value_that_fills_the_memory() -> None:
     """Of 128 to the fourth power: a GiB of floats; 64 MiB are enough."""
     text = """g (float[1,p,1,1] a, float[1,1,q,1] b, float[1,1,1,r] c, float[1,s,1,1,1] d) => (float[] y) {
