@@ -43,8 +43,13 @@ def _add_timing(table: Table, where: str, timing: Timing) -> None:
         f"{timing.original:.3f} ms ({timing.original_spread:.3f})",
         f"{timing.candidate:.3f} ms ({timing.candidate_spread:.3f})",
     )
+    table.add_row(f"latency ratio{where} [95 %]", *_ratios(timing))
+
+
+def _ratios(timing: Timing) -> tuple[str, str]:
+    """What came beside itself, and what was made of it beside that."""
     itself = f"[{timing.control_low:.3f}, {timing.control_high:.3f}]"
-    table.add_row(f"latency ratio{where} [95 %]", itself, f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]")
+    return itself, f"{timing.ratio:.3f} [{timing.low:.3f}, {timing.high:.3f}]"
 
 
 def _microseconds(gain: float) -> str:
@@ -83,6 +88,8 @@ def _measures(outcome: Outcome) -> Table:
         for where, told in (("", outcome.latency), (" on the device", outcome.on_device)):
             if told is not None:
                 _add_timing(table, where, told)
+    if outcome.overall is not None:
+        table.add_row("latency ratio to the file that came [95 %]", *_ratios(outcome.overall))
     table.add_row("nodes", str(outcome.nodes_before), str(outcome.nodes_after))
     for name, value in (("load time", _load), ("file size", _size), ("peak memory to load and run", _peak)):
         cells = [None if taken is None else value(taken) for taken in (outcome.before, outcome.after)]
@@ -143,7 +150,8 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
     if not outcome.improved:
         yield f"[bold]not improved[/]: {_said(outcome.message)}"
         if outcome.cleaned:
-            yield "[green]cleaned up[/]: what was written is the original with less in it, and computes the same bit for bit"
+            same = "what was written is the original with less in it, and computes the same bit for bit"
+            yield f"[green]cleaned up[/]: {_gain_of_cleaning(outcome.overall)}{same}"
     elif outcome.latency is None:
         share = outcome.predicted_after / max(outcome.predicted_before, 1e-9)
         yield (
@@ -151,14 +159,23 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
             "numerically checked, not timed end to end"
         )
     else:
-        yield f"[green]improved[/]: {_times_as_fast(outcome.latency, outcome.on_device)}"
+        yield f"[green]improved[/]: {_times_as_fast(outcome.latency, outcome.on_device, outcome.overall)}"
 
 
-def _times_as_fast(latency: Timing, on_device: Timing | None) -> str:
-    """The gain in words: on the device first, where it is known, since default settings may wait for the processor."""
+def _gain_of_cleaning(overall: Timing | None) -> str:
+    """The beginning of a line, where there is a gain beyond noise."""
+    return f"{1 / overall.ratio:.2f} times as fast as the file that came; " if overall is not None and overall.faster else ""
+
+
+def _times_as_fast(latency: Timing, on_device: Timing | None, overall: Timing | None) -> str:
+    """The gain in words: on the device first, where it is known, since default settings may wait for the processor.
+
+    Where cleaning up has a part in it, the whole of it comes first.
+    """
     usual = f"{1 / latency.ratio:.2f} times"
     if on_device is None:
-        return f"{usual} as fast as before"
+        whole = _gain_of_cleaning(overall)
+        return f"{whole}{usual} as fast as cleaned up alone" if whole else f"{usual} as fast as before"
     return f"{1 / on_device.ratio:.2f} times as fast as before on the device, {usual} under default settings"
 
 

@@ -96,10 +96,9 @@ def _verdict(outcome: Outcome) -> tuple[str, Literal["good", "bad", "open"], str
 
 
 def _latency(outcome: Outcome) -> Iterable[Block]:
-    if not outcome.improved:
-        return
     rows = []
     timings = [("default settings", outcome.latency), ("inputs and outputs on the device", outcome.on_device)]
+    timings = [*(timings if outcome.improved else ()), ("default settings, beside the file that came", outcome.overall)]
     for where, timing in timings:
         if timing is not None:
             times = [

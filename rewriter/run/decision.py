@@ -11,6 +11,7 @@ from rewriter.kernels.within import kernels_of
 from rewriter.run.footprint import ModelFootprint
 from rewriter.run.judgement import Judgement, Predictions
 from rewriter.run.outcome import Fired, OperatorTime, Outcome
+from rewriter.run.timings import Timing
 from rewriter.run.workbench import Workbench
 from rewriter.search.candidate import Candidate
 from rewriter.search.misses import NearMiss
@@ -91,13 +92,19 @@ def decided(
 
 
 def written(
-    bench: Workbench, decision: Decision, saved: Saved, footprints: Footprints, shared_buffers: Mapping[str, str]
+    bench: Workbench,
+    decision: Decision,
+    saved: Saved,
+    footprints: Footprints,
+    overall: Timing | None,
+    shared_buffers: Mapping[str, str],
 ) -> Outcome:
     """The outcome of a run that has written its decision.
 
     Args:
         saved: what was written.
         footprints: of the original and of the written model.
+        overall: the written model beside the file that came.
         shared_buffers: inputs of the written model, each with an output that may be bound to the same buffer.
     """
     before, after = footprints
@@ -111,6 +118,7 @@ def written(
         kernels=len(kernels_of(decision.graph)),
         before=before,
         after=after,
+        overall=overall,
         notes=notes,
         file_notes=files,
         seconds=seconds,

@@ -33,11 +33,13 @@ class ModelFootprint:
         size: bytes of its files.
         load: milliseconds to make a session, the best of a few; ``None`` where that was not measured.
         peak: bytes of memory that a fresh process took at most to load the model and to run it once; ``None`` as before.
+        first_run: milliseconds of that run; ``None`` as before.
     """
 
     size: int
     load: float | None = None
     peak: int | None = None
+    first_run: float | None = None
 
 
 def on_disk(files: Iterable[Path]) -> ModelFootprint | None:
@@ -86,6 +88,10 @@ def measured(
     except LimitExceeded:
         return list(models.values())
     return [
-        replace(taken, load=1000 * answer["load"], peak=answer["peak"])
+        replace(taken, load=1000 * answer["load"], peak=answer["peak"], first_run=_milliseconds(answer["first_run"]))
         for taken, answer in zip(models.values(), answers, strict=True)
     ]
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds

@@ -112,6 +112,8 @@ class Outcome:
         speed: beside the original, as a user runs it, or a first impression of that where the device chose; on the device, which
             decides where it leaves no doubt; and as a first impression. JSON has its parts beside other fields (``latency``,
             ``on_device``, ``paired``).
+        overall: the written model beside the file that came, under default settings, where it is made of a clean model, with
+            which candidates are compared; ``None`` where that was not measured.
         error_before, error_after: against the float64 reference.
         output_errors: the same of each output, where the model was rewritten.
         assumed: what the written model takes for granted of the inputs.
@@ -156,6 +158,7 @@ class Outcome:
     fired: tuple[Fired, ...] = ()
     assumed: tuple[Assumed, ...] = ()
     speed: timings.Speed = timings.UNTIMED
+    overall: timings.Timing | None = None
     error_before: Error | None = None
     error_after: Error | None = None
     output_errors: tuple[OutputError, ...] = ()
@@ -229,6 +232,7 @@ class Outcome:
             values["output_errors"] = tuple(OutputError(_checked(n, str), _error(b), _error(a)) for n, b, a in pairs)
         for name in ("dropped", "notes"):
             values[name] = _texts(record[name])
+        values["overall"] = _timing(record.get("overall"))
         values["speed"] = timings.Speed(**{part.name: _timing(record[part.name]) for part in fields(timings.Speed)})
         for name in ("error_before", "error_after"):
             values[name] = _error(record[name]) if record[name] else None

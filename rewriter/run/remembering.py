@@ -262,7 +262,7 @@ class Verdicts:
             told = replace(told, notes=(_OF_OTHER_WEIGHTS,), dropped=())
         notes = tuple(dict.fromkeys((*told.notes, *decision.outcome.notes)))
         dropped = tuple(dict.fromkeys((*told.dropped, *decision.outcome.dropped)))
-        outcome = replace(decision.outcome, notes=notes, dropped=dropped, cached_verdict=True)
+        outcome = replace(decision.outcome, overall=told.overall, notes=notes, dropped=dropped, cached_verdict=True)
         if _without_gains(told) == _without_gains(outcome):
             outcome = replace(outcome, fired=told.fired, predicted_after=told.predicted_after, times=told.times)
         return Decision(decision.graph, outcome)

@@ -9,14 +9,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from mugraph.deadline import BudgetSpent
 from mugraph.files import Draft, Scratch, destination, is_device, same_file
 from mugraph.onnx import Model, Saved, copy
+from rewriter.run import timings
 from rewriter.run.decision import Decision, Footprints, written
 from rewriter.run.footprint import ModelFootprint, measured, on_disk
 from rewriter.run.outcome import Outcome
 from rewriter.run.shared_buffers import named_buffers, note_on_shared_buffers
 from rewriter.run.task import Task
 from rewriter.run.workbench import Workbench
+from rewriter.runtime_env import RuntimeFailure
 
 __all__ = ["ENDING", "write", "writing_seconds"]
 
@@ -30,6 +33,8 @@ _PIECE = 1 << 22
 """Bytes of a sample that are on the disk before it is seen whether twice as many would be in time."""
 _MARGIN = 1.5
 """What a model takes to write over what samples of it let expect."""
+_OVERALL = 3.0
+"""The most seconds to time what was written beside the file that came."""
 _UNLOADED = "the budget left no time to measure how long the original and the result take to load"
 
 
@@ -124,7 +129,8 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     with bench.clock.lap("load"):
         is_awaited = not (decision.outcome.cached_verdict or decision.is_interrupted)
         footprints = _footprints(bench, before, saved, is_awaited)
-    return written(bench, decision, saved, footprints, shared)
+        overall = _overall(bench, saved, *footprints) or decision.outcome.overall
+    return written(bench, decision, saved, footprints, overall, shared)
 
 
 def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, is_awaited: bool) -> Footprints:
@@ -150,6 +156,30 @@ def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, i
     if second.load is None and bench.clock.room("end") <= 0:
         bench.notes.tell(_UNLOADED)
     return first, second
+
+
+def _overall(bench: Workbench, saved: Saved, came: ModelFootprint | None, result: ModelFootprint | None) -> timings.Timing | None:
+    """What was written beside the file that came: candidates are compared with the clean model, which may be faster than that.
+
+    ``None`` where the model that came is what they are compared with, where a GPU runs them, whose default settings say little,
+    and where these measurements do not fit into the budget.
+
+    Args:
+        came, result: what was found out by now of what the two take.
+    """
+    task, seconds = bench.task, min(_OVERALL, bench.clock.room("end"))
+    if task.cleaned is None or task.target.run_on != "cpu" or came is None or result is None:
+        return None
+    if came.load is None or came.first_run is None:
+        return None
+    if seconds < timings.deciding_seconds(came.load / 1e3, came.first_run / 1e3, "cpu"):
+        return None
+    assert task.original.path is not None, "it was loaded"
+    bench.progress("timing the result beside the file that came")
+    try:
+        return timings.confirm(task.original.path, saved.files[0], task.feeds(), "cpu", seconds, briefly=True)
+    except (BudgetSpent, RuntimeFailure):
+        return None
 
 
 def _about_files(task: Task, saved: Saved) -> Iterator[str]:

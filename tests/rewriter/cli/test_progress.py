@@ -59,6 +59,27 @@ def test_a_saving_that_rounds_to_nothing_has_no_sign() -> None:
     assert "-0.0" not in file.getvalue() and "-3.0 us" in file.getvalue() and file.getvalue().count(" 0.0 us") == 2
 
 
+@pytest.mark.parametrize(
+    ("improved", "overall", "told"),
+    [
+        (False, 0.5, "cleaned up: 2.00 times as fast as the file that came; what was written is the original with less in it"),
+        (False, 1.0, "cleaned up: what was written is the original with less in it"),
+        (False, None, "cleaned up: what was written is the original with less in it"),
+        (True, 0.4, "improved: 2.50 times as fast as the file that came; 1.25 times as fast as cleaned up alone"),
+        (True, 1.0, "improved: 1.25 times as fast as before"),
+    ],
+)
+def test_what_cleaning_up_gained_is_told(improved: bool, overall: float | None, told: str) -> None:
+    def timing(ratio: float) -> timings.Timing:
+        return timings.Timing(1.0, ratio, 0.1, 0.1, ratio, ratio, ratio)
+
+    file, latency = io.StringIO(), timings.Speed(timing(0.8)) if improved else timings.UNTIMED
+    whole = None if overall is None else timing(overall)
+    print_summary(Outcome("a", "b", improved, cleaned=True, speed=latency, overall=whole), Console(file=file, width=200))
+    assert told in file.getvalue()
+    assert ("latency ratio to the file that came" in file.getvalue()) is (overall is not None)
+
+
 def test_moves_of_one_substitution_are_told_together() -> None:
     moves = (("r>", "x -> y", 2, 5.0), ("r<", "y -> x", 1, 6.5), ("r>", "x -> y", 1, -3.0), ("r>", "x -> z", 1, 1.0))
     fired = tuple(Fired(rule, text, "proved", sites, gain, ("y",)) for rule, text, sites, gain in moves)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
@@ -12,8 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from onnx.parser import parse_model
 
 from mugraph.onnx import load, open_in
 from rewriter import optimize
@@ -25,7 +28,7 @@ from rewriter.run.footprint import ModelFootprint, loading_seconds
 from rewriter.run.judging import Judge
 from rewriter.run.writing import writing_seconds
 from tests.support.graphs import NEGATION
-from tests.support.runs import small, workbench
+from tests.support.runs import FASTER, small, untidy, workbench
 from tests.support.stages import checker_of, judge_of, proposals_of
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -238,3 +241,35 @@ def test_loading_that_the_budget_ended_is_said(
     outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[NEGATION], budget=20)
     assert over and outcome.after is not None and outcome.after.load is None
     assert any("left no time to measure how long" in note for note in outcome.file_notes)
+
+
+@pytest.mark.parametrize(("first_run", "is_told"), [(0.1, True), (100.0, False), (None, False)])
+def test_a_clean_model_is_timed_beside_the_file_that_came(
+    first_run: float | None, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timing: dict[str, Any]
+) -> None:
+    """A tenfold gain of cleaning up was told as "not improved". It is told where it fits into the budget, and again later."""
+    weight = np.eye(64)
+    source = untidy(tmp_path / "m.onnx", weight, weight, "dead = Exp(c)")
+    footprints = [ModelFootprint(1, 2.0, first_run=first_run), ModelFootprint(1, 1.0, first_run=first_run)]
+    monkeypatch.setattr(writing, "measured", lambda *_: footprints)
+    for _ in range(2):
+        outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[], budget=20)
+        assert outcome.cleaned and not outcome.improved and (outcome.overall == FASTER) is is_told
+    told = json.loads(outcome.to_json())["overall"]
+    assert outcome.cached_verdict and (told["ratio"] == FASTER.ratio if is_told else told is None)
+
+
+def test_what_is_written_of_a_model_that_came_clean_is_compared_with_that_alone(tmp_path: Path, timing: dict[str, Any]) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[64,64] x) => (float[64,64] y) { a = Neg(x) b = Neg(a) y = Tanh(b) }"""
+    onnx.save(parse_model(text), source := tmp_path / "m.onnx")
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[NEGATION], budget=20)
+    assert outcome.improved and not outcome.cleaned and outcome.overall is None
+
+
+def test_a_first_run_is_timed_in_a_process_of_its_own(source: Path, tmp_path: Path) -> None:
+    feed = {"x": np.ones((64, 64), np.float32)}
+    (taken,) = footprint.measured({source: ModelFootprint(1)}, "cpu", feed, tmp_path)
+    assert taken.load is not None and taken.first_run is not None and 0 < taken.first_run < 1e4
+    (unknown,) = footprint.measured({source: ModelFootprint(1)}, "cpu", None, tmp_path)
+    assert unknown.load is not None and (unknown.peak, unknown.first_run) == (None, None)
