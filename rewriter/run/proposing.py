@@ -175,9 +175,9 @@ class Proposals:
         Args:
             picked: those that were worth a trial so far.
         """
-        search, better = self.search, self.searched.better
+        search, better, has_some = self.search, self.searched.better, has_kernels(best)
         for candidate in better:
-            if has_kernels(candidate) != has_kernels(best):  # what kernels have to beat, or kernels that are priced too high
+            if has_kernels(candidate) != has_some:  # what kernels have to beat, or kernels that are priced too high
                 yield search.simplified(candidate, graph)
                 break
         gains: dict[str, float] = {}
