@@ -151,7 +151,7 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
         yield f"[bold]not improved[/]: {_said(outcome.message)}"
         if outcome.cleaned:
             same = "what was written is the original with less in it, and computes the same bit for bit"
-            yield f"[green]cleaned up[/]: {_gain_of_cleaning(outcome.overall)}{same}"
+            yield f"[green]cleaned up[/]: {_over_what_came(outcome)}{same}"
     elif outcome.latency is None:
         share = outcome.predicted_after / max(outcome.predicted_before, 1e-9)
         yield (
@@ -159,22 +159,20 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
             "numerically checked, not timed end to end"
         )
     else:
-        yield f"[green]improved[/]: {_times_as_fast(outcome.latency, outcome.on_device, outcome.overall)}"
+        yield f"[green]improved[/]: {_times_as_fast(outcome, outcome.latency)}"
 
 
-def _gain_of_cleaning(overall: Timing | None) -> str:
-    """The beginning of a line, where there is a gain beyond noise."""
-    return f"{1 / overall.ratio:.2f} times as fast as the file that came; " if overall is not None and overall.faster else ""
+def _over_what_came(outcome: Outcome) -> str:
+    """The beginning of a line, where cleaning up has a part in the gain."""
+    gain = outcome.gain_over_what_came
+    return "" if gain is None else f"{gain:.2f} times as fast as the file that came; "
 
 
-def _times_as_fast(latency: Timing, on_device: Timing | None, overall: Timing | None) -> str:
-    """The gain in words: on the device first, where it is known, since default settings may wait for the processor.
-
-    Where cleaning up has a part in it, the whole of it comes first.
-    """
-    usual = f"{1 / latency.ratio:.2f} times"
+def _times_as_fast(outcome: Outcome, latency: Timing) -> str:
+    """The gain in words: on the device first, where it is known, since default settings may wait for the processor."""
+    usual, on_device = f"{1 / latency.ratio:.2f} times", outcome.on_device
     if on_device is None:
-        whole = _gain_of_cleaning(overall)
+        whole = _over_what_came(outcome)
         return f"{whole}{usual} as fast as cleaned up alone" if whole else f"{usual} as fast as before"
     return f"{1 / on_device.ratio:.2f} times as fast as before on the device, {usual} under default settings"
 

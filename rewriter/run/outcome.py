@@ -189,6 +189,11 @@ class Outcome:
         """Of :attr:`speed`."""
         return self.speed.on_device
 
+    @property
+    def gain_over_what_came(self) -> float | None:
+        """How many times as fast it is as the file that came, where cleaning up has a part in that; ``None`` within noise."""
+        return 1 / self.overall.ratio if self.overall is not None and self.overall.faster else None
+
     def to_json(self) -> str:
         """All fields; numbers that JSON lacks are ``null``."""
         return json.dumps(_finite(self._flat()), indent=2, allow_nan=False)

@@ -80,6 +80,8 @@ def test_what_was_not_measured_is_not_shown(tmp_path: Path) -> None:
     kept = Outcome("a.onnx", "b.onnx", message="no candidate is cheaper: the original was kept")
     html = run_page(kept, graph, graph, None, tmp_path)
     assert _sections(html) == ["operators", "notes", "graphs"] and "not improved" in html
+    html = run_page(replace(kept, cleaned=True, overall=FASTER), graph, graph, None, tmp_path)
+    assert "latency" in _sections(html) and "cleaned up: 2.00 times as fast as the file that came" in html
     tried = Tried(("r",), 2.0, "relative error 0.5, the original has 1e-7", None)
     html = run_page(replace(kept, tried=(tried,), error_before=Error(1e-7, 1e-6)), graph, graph, None, tmp_path)
     assert _sections(html) == ["operators", "tried", "errors", "notes", "graphs"] and "relative error 0.5" in html
