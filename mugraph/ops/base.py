@@ -75,6 +75,7 @@ class RuntimeFacts:
             documentation, Graph Optimizations, extended); of products' epilogues only the CPU provider does so.
         name: what it calls the operator that it makes, where that is not the record's own name.
         kernels: how many kernels it runs for one node.
+        inlined: it has no kernel for the operator on any provider, and runs the nodes of a definition that is much like ours.
         folds: it computes what depends on constants alone when it loads a model. It does not dequantise weights, so that products
             of integers can be made of them.
         stored: places of operands that it takes as initializers only: it has no kernel where nodes compute them.
@@ -86,6 +87,7 @@ class RuntimeFacts:
     fuses: bool = False
     name: str | None = None
     kernels: int = 1
+    inlined: bool = False
     folds: bool = True
     stored: frozenset[int] = frozenset()
     zeroes: Callable[[AttrMap], bool] = lambda attrs: False

@@ -10,6 +10,9 @@ in a model's own operator sets: a pool over [N, H, W, C] is one over three axes 
 channel, and with ``silu`` multiplies the result with its sigmoid. Scale and bias are of float32 whatever the image is of. The
 kernel takes channels two at a time and groups of no more than 512, and finds its plan from a scale that is an initializer
 (contrib_ops/cuda/diffusion/group_norm.cc, group_norm_impl.cu).
+
+``GroupNormalization[group=g,spatial=n](x, s, b)`` is ONNX's own, of [N, C, *spatial], from opset 21 on: that of opset 18, which
+scaled groups, was withdrawn. onnxruntime has no kernel for it and runs the nodes of ONNX's definition, most of them over all of x.
 """
 
 from __future__ import annotations
@@ -21,12 +24,22 @@ from typing import Any
 import numpy as np
 
 from mugraph.ops.base import RuntimeFacts, applied, floating, operands
-from mugraph.ops.composite import RUNTIME_DOMAIN, contract, define, expect_shape, plain_inputs
+from mugraph.ops.composite import NARROW, RUNTIME_DOMAIN, contract, define, expect_shape, plain_inputs
 from mugraph.ops.convolution import read_conv, write_conv
-from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of, single_output, type_of
+from mugraph.ops.forms import (
+    AttrMap,
+    ForeignNode,
+    NotExpressible,
+    NotUnderstood,
+    OnnxForm,
+    Reading,
+    attributes_of,
+    single_output,
+    type_of,
+)
 from mugraph.ops.traits import DegreeBound, ProductKind, Traits
 from mugraph.terms.equations import divided
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, product
 from mugraph.terms.term import Term, const
 
 __all__ = ["CHANNELS_FIRST", "CHANNELS_LAST"]
@@ -132,14 +145,19 @@ _IMAGES = frozenset({DataType.FLOAT, DataType.FLOAT16})
 _CHANNELS_AT_A_TIME, _MOST_CHANNELS = 2, 512
 
 
+def _normalised(groups: Term, axes: tuple[int, ...], epsilon: float) -> Term:
+    """Entries without their mean over some axes, over their deviation."""
+    centred = applied("Sub", groups, applied("ReduceMean", groups, axes=axes, keepdims=True))
+    variance = applied("ReduceMean", applied("Mul", centred, centred), axes=axes, keepdims=True)
+    return applied("Div", centred, applied("Sqrt", applied("Add", variance, const(epsilon))))
+
+
 def _group_norm(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
     x, *parameters = operands(3)
     _, h, w, c = types[0].shape
-    axes, dtype = (-3, -1), types[0].dtype
+    dtype = types[0].dtype
     groups = applied("Reshape", x, drop=3, shape=(h * w, attrs["group"], divided(c, attrs["group"])))
-    centred = applied("Sub", groups, applied("ReduceMean", groups, axes=axes, keepdims=True))
-    variance = applied("ReduceMean", applied("Mul", centred, centred), axes=axes, keepdims=True)
-    normal = applied("Div", centred, applied("Sqrt", applied("Add", variance, const(attrs["epsilon"]))))
+    normal = _normalised(groups, (-3, -1), attrs["epsilon"])
     scale, bias = (p if dtype == DataType.FLOAT else applied("Cast", p, to=dtype) for p in parameters)
     result = applied("Add", applied("Mul", applied("Reshape", normal, drop=3, shape=(h, w, c)), scale), bias)
     return (applied("Mul", result, applied("Sigmoid", result)) if attrs["silu"] else result,)
@@ -191,4 +209,60 @@ define(
         "GroupNorm[group=4](x, G, B) | x:[2,6,5,16] G:float[16] B:float[16]",
         "GroupNorm[group=2,silu=true](x, G, B) | x:[1,7,7,8] G:float[8] B:float[8]",
     ),
+)
+
+
+def _group_normalization(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    x, scale, bias = operands(3)
+    spatial, group = attrs["spatial"], attrs["group"]
+    image, axes = types[0].shape[-spatial - 1 :], tuple(range(-spatial, 0))
+    rows = (group, divided(image[0], group) * product(image[1:]))
+    normal = _normalised(applied("Reshape", x, drop=spatial + 1, shape=rows), (-1,), attrs["epsilon"])
+    scaled = applied("Mul", applied("Reshape", normal, drop=2, shape=image), applied("Unsqueeze", scale, axes=axes))
+    return (applied("Add", scaled, applied("Unsqueeze", bias, axes=axes)),)
+
+
+def _check_group_normalization(attrs: AttrMap, types: Sequence[TensorType]) -> None:
+    x, spatial = types[0], attrs["spatial"]
+    if x.dtype not in NARROW:
+        raise ShapeError(f"GroupNormalization of {x}, which normalises in float32")
+    if spatial < 1 or x.rank != spatial + 2:
+        raise ShapeError(f"a channel before {spatial} axes in {x}")
+    if isinstance(attrs["group"], int) and attrs["group"] < 1:
+        raise ShapeError(f"GroupNormalization in {attrs['group']} groups")
+    for parameter in types[1:]:
+        expect_shape("GroupNormalization", parameter, x.shape[1:2], x.dtype)
+
+
+_SINCE, _SINGLE = 21, 1
+"""The opset that scales channels, and ONNX's number for float32, in which a node normalises unless it says otherwise."""
+
+
+def _read_group_normalization(node: ForeignNode) -> Reading:
+    attributes, x = attributes_of(node, epsilon=1e-5, num_groups=0, stash_type=_SINGLE), type_of(node)
+    if node.opset < _SINCE or attributes["stash_type"] != _SINGLE:
+        raise NotUnderstood(f"GroupNormalization of opset {node.opset} and {x}, computed in type {attributes['stash_type']}")
+    attrs = {"epsilon": float(attributes["epsilon"]), "group": int(attributes["num_groups"]), "spatial": x.rank - 2}
+    _check_group_normalization(attrs, [type_of(node, i) for i in range(3)])
+    return Reading(attrs, (0, 1, 2))
+
+
+def _write_group_normalization(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    if opset < _SINCE:
+        raise NotExpressible(f"GroupNormalization of opset {opset}")
+    return OnnxForm("GroupNormalization", (0, 1, 2), {"epsilon": attrs["epsilon"], "num_groups": attrs["group"]})
+
+
+define(
+    "GroupNormalization",
+    (3, 3),
+    _group_normalization,
+    check=_check_group_normalization,
+    read=_read_group_normalization,
+    write=_write_group_normalization,
+    ranks=lambda attrs, count: [attrs["spatial"] + 2, 1, 1],
+    defaults={"epsilon": 1e-5},
+    traits=Traits(one_dtype=True, keeps_shape=True, inverts_inside=True, accumulates=True),
+    runtime=RuntimeFacts(inlined=True),
+    samples=("GroupNormalization[group=4,spatial=2](x, g, b) | x:[1,8,14,14] g:[8] b:[8]",),
 )

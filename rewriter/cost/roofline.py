@@ -102,6 +102,9 @@ def _node_microseconds(device: Device, op: str, attrs: Attrs, operands: tuple[Te
         return whole * _over_line(device, op, operands, compute)
     roots = operator.decompose(attrs, operands)
     types = infer_types(roots, {f"x{i}": type_ for i, type_ in enumerate(operands)})
+    if operator.runtime.inlined:
+        nodes = dict.fromkeys(term for term in walk(roots) if term.inputs)
+        return sum(_node_microseconds(device, n.op, n.attrs, tuple(operand_types(n, types)), False) for n in nodes)
     compute = 0.0
     attends = operator.traits.attention and device.units > 1
     causal = attends and any(term.op == "CausalMask" for term in walk(roots))

@@ -74,6 +74,10 @@ def _resize(axes: str) -> str:
     return f"Resize[axes=({axes}),coordinates='asymmetric',mode='nearest',rounding='floor',shape=(2*h,2*w)]"
 
 
+_GROUP_SIZES = {"n": (1, 2, 1), "g": (2, 1, 3), "k": (1, 2, 1), "h": (2, 1, 3), "w": (1, 3, 2)}
+"""Of groups of channels: images, groups, channels of one, rows, columns."""
+
+
 def _group_norms(dtype: str) -> Workload:
     """Normalised groups of channels as exporters write them, with SiLU and without, by the operator for channels last."""
     groups = "InstanceNormalization[epsilon=1e-05,spatial=1](Reshape[drop=3,shape=(g,2*k*h*w)](x), s, t)"
@@ -94,13 +98,33 @@ def _group_norms(dtype: str) -> Workload:
         operators=(),
         max_ops=0,
         samples=4,
-        sizes={"n": (1, 2, 1), "g": (2, 1, 3), "k": (1, 2, 1), "h": (2, 1, 3), "w": (1, 3, 2)},
+        sizes=_GROUP_SIZES,
         keep=frozenset({"perm"}),
         open_numbers=True,
         equations=(
             f"{plain} = {normal}",
             f"QuickGelu[alpha=1.0]({plain}) = {activated}",
         ),
+    )
+
+
+def _group_normalization(dtype: str) -> Workload:
+    """ONNX's own operator in channels last, with SiLU and without."""
+    plain, parameters = "GroupNormalization[epsilon=1e-05,group=g,spatial=2](x, s, b)", "Cast[to=float](s), Cast[to=float](b)"
+    equations = []
+    for silu in (False, True):
+        last = f"GroupNorm[epsilon=1e-05,group=g,silu={str(silu).lower()}](Transpose[perm=(1,2,0)](x), {parameters})"
+        equations.append(f"{f'QuickGelu[alpha=1.0]({plain})' if silu else plain} = Transpose[perm=(2,0,1)]({last})")
+    return Workload(
+        name=f"layout-group-normalization-{dtype}",
+        variables={"x": f"{dtype}[n,2*g*k,h,w]", **dict.fromkeys("sb", f"{dtype}[2*g*k]")},
+        operators=(),
+        max_ops=0,
+        samples=4,
+        sizes=_GROUP_SIZES,
+        keep=frozenset({"perm"}),
+        open_numbers=True,
+        equations=tuple(equations),
     )
 
 
@@ -246,6 +270,7 @@ LAYOUT = (
         ),
     ),
     *map(_group_norms, ("float", "float16")),
+    *map(_group_normalization, ("float", "float16")),
     # Entries that are repeated along the spatial axes.
     _channels_last(
         "resize",

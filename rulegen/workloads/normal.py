@@ -15,6 +15,27 @@ def _folded_batch(x: str) -> str:
     return f"Add(MatMul({x}, Mul(W, {BATCH_FACTOR})), {BATCH_SUMMAND})"
 
 
+def _groups(dtype: str, *spatial: str) -> Workload:
+    """ONNX's normalised groups of channels, which no kernel computes, as channels that are normalised each."""
+    axes = ",".join(str(axis) for axis in range(-len(spatial), 0)) + "," * (len(spatial) == 1)
+    ones = f"Cast[to={dtype}](Ones[shape=(g,)]())"
+    rows = f"Reshape[drop={len(spatial) + 1},shape=(g,{'*'.join(('k', *spatial))})](x)"
+    normal = f"InstanceNormalization[epsilon=1e-05,spatial=1]({rows}, {ones}, Mul({ones}, 0.0))"
+    back = f"Reshape[drop=2,shape=(g*k,{','.join(spatial)})]({normal})"
+    whole = f"GroupNormalization[epsilon=1e-05,group=g,spatial={len(spatial)}](x, s, b)"
+    return Workload(
+        name=f"normal-groups-{len(spatial)}-{dtype}",
+        variables={"x": f"{dtype}[n,g*k,{','.join(spatial)}]", **dict.fromkeys("sb", f"{dtype}[g*k]")},
+        operators=(),
+        max_ops=0,
+        samples=4,
+        sizes={"n": (1, 2, 1), "g": (2, 1, 3), "k": (1, 2, 1), "h": (2, 1, 3), "w": (1, 3, 2)},
+        keep=frozenset({"to"}),
+        open_numbers=True,
+        equations=(f"{whole} = Add(Mul({back}, Unsqueeze[axes=({axes})](s)), Unsqueeze[axes=({axes})](b))",),
+    )
+
+
 NORMAL = (
     Workload(
         name="normal",
@@ -190,4 +211,5 @@ NORMAL = (
         macros=True,
         keep=frozenset({"shape"}),
     ),
+    *(_groups(dtype, *spatial) for dtype in ("float", "float16") for spatial in ("w", "hw")),
 )

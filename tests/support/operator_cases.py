@@ -201,6 +201,10 @@ def _normalizations() -> list[Case]:
         if len(shape) > 2:
             cases += [Case("InstanceNormalization", [shape, (3,), (3,)], {"epsilon": 1e-2})]
     cases += [Case("BatchNormalization", [(2, 3, 4), *parameters], {"training_mode": 0}, since=14)]
+    for shape in ((2, 6, 3, 4), (1, 6, 5), (2, 6, 2, 2, 2)):
+        for groups in (1, 3, 6):
+            attributes = {"num_groups": groups, "epsilon": 1e-2}
+            cases += [Case("GroupNormalization", [shape, (6,), (6,)], attributes, since=21)]
     cases += [Case("LRN", [(2, 6, 3, 3)], {"size": s, "alpha": 0.1, "beta": 0.6, "bias": 1.5}) for s in (1, 3, 5)]
     return cases
 

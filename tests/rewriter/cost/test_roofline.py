@@ -76,7 +76,9 @@ def test_a_composite_is_never_dearer_than_its_parts(device: str) -> None:
         together = node_microseconds(DEVICES[device], term.op, term.attrs, types)
         alone = [node_microseconds(DEVICES[device], part.op, part.attrs, inner) for part, inner in _parts(term, types)]
         assert 0 < together <= sum(alone) * (1 + 1e-9), probe
-        if device != "cpu" and sum(cost > 0 for cost in alone) > 3:
+        if get_operator(term.op).runtime.inlined:  # onnxruntime has its parts, and no more
+            assert together == pytest.approx(sum(alone)), probe
+        elif device != "cpu" and sum(cost > 0 for cost in alone) > 3:
             assert together < 0.9 * sum(alone), probe
 
 

@@ -65,13 +65,39 @@ def written(path: Path, dtype: DataType, spatial: tuple[int, int] = (64, 48), gr
     return path
 
 
-def searched(model: Model) -> Candidate:
-    """The best candidate by the roofline of a GPU, without custom kernels."""
-    device = get_device("h200")
+def written_whole(path: Path, dtype: DataType, stash: int = 1) -> Path:
+    """Two convolutions, and ONNX's own operator in front of each, with SiLU and without, as torch writes it from opset 21 on."""
+    draw, weights, nodes = np.random.default_rng(3), [], []
+
+    def op(kind: str, *inputs: str, **attributes: object) -> str:
+        nodes.append(helper.make_node(kind, inputs, [f"v{len(nodes)}"], **attributes))
+        return str(nodes[-1].output[0])
+
+    def weight(*shape: int) -> str:
+        values = draw.standard_normal(shape).astype(dtype.numpy()) / np.prod(shape[1:], dtype=dtype.numpy()) ** 0.5
+        weights.append(numpy_helper.from_array(values.astype(dtype.numpy()), f"w{len(weights)}"))
+        return str(weights[-1].name)
+
+    def normal(x: str) -> str:
+        return op("GroupNormalization", x, weight(CHANNELS), weight(CHANNELS), num_groups=GROUPS, stash_type=stash)
+
+    first = normal(op("Conv", "x", weight(CHANNELS, CHANNELS, 3, 3), pads=[1] * 4))
+    active = op("Mul", first, op("Sigmoid", first))
+    last = normal(op("Conv", active, weight(CHANNELS, CHANNELS, 3, 3), pads=[1] * 4))
+    ends = [helper.make_tensor_value_info(name, int(dtype), (1, CHANNELS, 64, 48)) for name in ("x", last)]
+    graph = helper.make_graph(nodes, "groups", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    return path
+
+
+def searched(model: Model, name: str = "h200") -> Candidate:
+    """The best candidate by the roofline of a device, without custom kernels."""
+    device = get_device(name)
     sizes, _ = bind_sizes(model, {})
-    costs = CostModel(ProfileStore(None, "h200"), model.opset, sizes, device.provider, -math.inf, device)
+    costs = CostModel(ProfileStore(None, name), model.opset, sizes, device.provider, -math.inf, device)
     silu = [rule for rule in read_rules(SHIPPED / "spelled.rules") if rule.target == (parse_term("QuickGelu[alpha=1.0](x)"),)]
-    rules = [*read_rules(SHIPPED / "layout.rules"), *silu]
+    groups = [rule for rule in read_rules(SHIPPED / "normal.rules") if rule.source[0].op == "GroupNormalization"]
+    rules = [*read_rules(SHIPPED / "layout.rules"), *groups, *silu]
     matches = Matches.of(rules, RangeOracle({}), device.provider, model.opset)
     limits = SearchLimits(seconds=math.inf, expansions=20)
     search = Backtracking(Moves(matches, Prices(costs, matches.fusions)), limits, layouts=(LayoutChooser(matches),))
@@ -95,6 +121,34 @@ def test_convolutions_around_groups_take_channels_last(tmp_path: Path, dtype: Da
     feed = random_inputs(model, {}, seed=5)
     ((wanted,),), (given,) = reference_outputs(model, [feed]), Evaluated(model, best.graph).run(None, feed)
     assert given.dtype == dtype.numpy() and compare(given, wanted).relative_l2 < most
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(DataType.FLOAT, 1e-6), (DataType.FLOAT16, 2e-3)])
+def test_the_operator_of_onnx_takes_channels_last_as_well(tmp_path: Path, dtype: DataType, most: float) -> None:
+    """No kernel computes it: onnxruntime runs eleven."""
+    model = load(written_whole(tmp_path / "m.onnx", dtype))
+    best = searched(model)
+    assert ops(best.graph) == {"Transpose": 2, "NhwcConv": 2, "GroupNorm": 2}
+    feed = random_inputs(model, {}, seed=5)
+    ((wanted,),), (given,) = reference_outputs(model, [feed]), Evaluated(model, best.graph).run(None, feed)
+    assert given.dtype == dtype.numpy() and compare(given, wanted).relative_l2 < most
+
+
+@pytest.mark.parametrize("dtype", [DataType.FLOAT, DataType.FLOAT16])
+def test_on_a_processor_groups_are_channels_that_are_normalised_each(tmp_path: Path, dtype: DataType) -> None:
+    """0.55 to 0.62 of the time of an image of 320 channels and 8 to 32 rows."""
+    model = load(written_whole(tmp_path / "m.onnx", dtype))
+    best = searched(model, "cpu")
+    assert ops(best.graph)["InstanceNormalization"] == 2 and not ops(best.graph)["GroupNormalization"]
+    feed = random_inputs(model, {}, seed=5)
+    ((wanted,),), (given,) = reference_outputs(model, [feed]), Evaluated(model, best.graph).run(None, feed)
+    assert given.dtype == dtype.numpy() and compare(given, wanted).relative_l2 < (1e-6 if dtype == DataType.FLOAT else 2e-3)
+
+
+@pytest.mark.parametrize(("dtype", "stash"), [(DataType.DOUBLE, 1), (DataType.FLOAT16, 10)])
+def test_what_normalises_in_another_type_than_float32_is_opaque(tmp_path: Path, dtype: DataType, stash: int) -> None:
+    nodes = list(load(written_whole(tmp_path / "m.onnx", dtype, stash)).graph.nodes())
+    assert sum(node.is_opaque for node in nodes) == 2
 
 
 def test_groups_of_an_odd_number_of_channels_stay(tmp_path: Path) -> None:

@@ -150,6 +150,17 @@ CONVENIENT = {
             *("product($c, $g, $k)", "product($n, $h, $w)", "product($m, $k, $n)"),
         )
     ),
+    *(
+        (f"group.definition{name}", condition)
+        for name, sizes in (("_rows", ("dim(x, -2, $c)",)), ("", ("dim(x, -3, $c)", "dim(x, -2, $h)", "product($l, $h, $w)")))
+        for condition in (
+            *sizes,
+            "dtype(x, $t)",
+            "dim(x, -1, $w)",
+            "product($c, $g, $k)",
+            f"product($m, $k, {'$l' if sizes[1:] else '$w'})",
+        )
+    ),
     # The right side is typed for vectors and single numbers alone; the proof reads vectors.
     *(("layout.group_affine.GroupNorm", f"vector({name})") for name in "gc"),
 }
