@@ -119,6 +119,14 @@ def test_what_pages_name_is_there(page: Path) -> None:
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), target
 
 
+def test_code_that_cites_a_page_names_a_heading_or_a_case_of_it() -> None:
+    for package in ("mugraph", "rules_db", "rulegen", "rewriter", "modeldiff", "tools"):
+        for file in (ROOT / package).rglob("*.py"):
+            for name, heading in re.findall(r"docs/(\w+\.md)(?:, ([A-Z][a-z][\w -]*))?", file.read_text()):
+                page = (ROOT / "docs" / name).read_text()
+                assert not heading or re.search(rf"^(#+ .*|[*-] )?[*]*{heading}\b", page, re.M), f"{file}: {name}, {heading}"
+
+
 def shown_commands(page: Path) -> list[str]:
     """The command lines of a page, in blocks and within sentences."""
     blocks = re.findall(r"```\w*\n(.*?)```", page.read_text(), re.S)
