@@ -51,8 +51,8 @@ def test_grow_together_writes_the_same_text(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert out.read_bytes() == shipped_file("lowrank").read_bytes()
     lent = CliRunner().invoke(cli, ["work", database, "--jobs", "1", "--idle", "0.1"])
-    assert lent.exit_code == 0 and "0 units wait, 0 are worked at by 1 processes" in lent.output
-    assert "work: 0 units wait" in CliRunner().invoke(cli, ["status", database]).output
+    assert lent.exit_code == 0 and "0 units waiting, 0 worked at by 1 process" in lent.output
+    assert "work: 0 units waiting" in CliRunner().invoke(cli, ["status", database]).output
     both = CliRunner().invoke(cli, [*grow, "--scheduler", "tcp://host:1"])
     assert both.exit_code == 2 and "two ways to share the work" in both.output
     nowhere = CliRunner().invoke(cli, ["work", str(tmp_path / "none" / "g.db")])
