@@ -10,21 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from mugraph.lines import LineFormatter, in_a_line
+from mugraph.starting import INTERRUPTED_EXIT, end_at_once, rare_collections
 
-__all__ = ["INTERNAL_EXIT", "INTERRUPTED_EXIT", "PIPE_EXIT", "USER_EXIT", "heed_interrupts", "run_command"]
+__all__ = ["INTERNAL_EXIT", "PIPE_EXIT", "USER_EXIT", "heed_interrupts", "run_command"]
 
 USER_EXIT = 2
 """Exit code of a command that ended in something that its user can put right."""
-
-INTERRUPTED_EXIT = 130
-"""Exit code of a command that was interrupted, as shells have it: 128 and the signal's number."""
 
 INTERNAL_EXIT = 3
 """Exit code of a command that ended in a mistake of ours."""
@@ -62,14 +60,17 @@ def _interrupt_behind(hook: CodeType) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def run_command(module: str, name: str) -> None:
+def run_command(module: str, name: str, *, collects_rarely: bool = False) -> None:
     """Runs the function of a console script. Interrupted at whatever moment, the process ends without a word.
 
-    Its module is imported here, since that takes a second, in which people change their mind, too. An interrupt that is raised
-    later may be the cause of another error: of a RuntimeError while a class gets its names, before Python 3.12, of an ImportError
-    while a module of pybind11's is loaded, as onnxruntime's is. A mistake of ours is one line and exit code 3, with a
-    traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever closes a pipe has read enough, and a disk that is full is
-    no mistake of ours.
+    Its module is imported here, since that takes a second, in which people change their mind, too: then an interrupt ends the
+    process at once (:mod:`mugraph.starting`). One that is raised later may be the cause of another error: of a RuntimeError while
+    a class gets its names, before Python 3.12, of an ImportError while a module of pybind11's is loaded, as onnxruntime's is. A
+    mistake of ours is one line and exit code 3, with a traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever
+    closes a pipe has read enough, and a disk that is full is no mistake of ours.
+
+    Args:
+        collects_rarely: the garbage collector is spared most of its work (:func:`mugraph.starting.rare_collections`).
     """
     heed_interrupts()
     if logging.lastResort is not None:  # prints warnings where nobody asked for a log
@@ -77,9 +78,11 @@ def run_command(module: str, name: str) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # Python has none where the descriptor was closed from the start
         sys.stdout = _StandardOutput(sys.stdout)
     try:
-        with _ended_by_interrupts():
+        with rare_collections() if collects_rarely else nullcontext():
             function = getattr(import_module(module), name)
-        function()
+            if signal.getsignal(signal.SIGINT) is end_at_once:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            function()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT)
     except BrokenPipeError:
@@ -99,23 +102,6 @@ def run_command(module: str, name: str) -> None:
         words = f"internal error, {type(problem).__name__}: {said}; please report it with what ONNX_SUPEROPT_DEBUG=1 prints"
         print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
         sys.exit(INTERNAL_EXIT)
-
-
-@contextmanager
-def _ended_by_interrupts() -> Iterator[None]:
-    """Has an interrupt end the process, where it would be raised: nothing that is imported is to be cleared up.
-
-    NumPy's code in C that imports NumPy prints what is raised meanwhile and raises another error, of which it is no cause.
-    """
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED_EXIT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
 
 
 class _StandardOutput(io.TextIOWrapper):

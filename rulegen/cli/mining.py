@@ -11,8 +11,8 @@ from rich.table import Table
 
 from mugraph.blocks.schedule import LIMITS
 from mugraph.console import FiniteRange
-from mugraph.interrupts import INTERRUPTED_EXIT
 from mugraph.onnx import Model, ModelError, load
+from mugraph.starting import INTERRUPTED_EXIT
 from rulegen.cli.console import (
     ShowProgress,
     bar,

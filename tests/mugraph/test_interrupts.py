@@ -110,6 +110,29 @@ sys.meta_path.insert(0, Interrupts())
 
 
 @COMMANDS
+def test_a_command_that_is_interrupted_while_nothing_is_imported_yet_says_nothing(command: str) -> None:
+    """Its module imports a small one, and what Python needs for signals."""
+    module, function = command.split()
+    code = f"""
+import os, signal, sys
+sys.path.insert(0, {os.getcwd()!r})
+before = {{*sys.modules}}
+from {module} import {function}
+imported = {{*sys.modules}} - before
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name.startswith("mugraph."):
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+print(*(name for name in imported if name.startswith("mugraph.") or name in ("logging", "typing")), flush=True)
+{function}()
+"""
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert done.stdout == "mugraph.starting\n"
+
+
+@COMMANDS
 def test_a_command_that_is_interrupted_while_it_reads_its_arguments_was_interrupted(command: str) -> None:
     """The library that reads them calls that a failure, and says so."""
     module, function = command.split()
