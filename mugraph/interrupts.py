@@ -1,4 +1,4 @@
-"""Interrupts from the keyboard that are not lost, and end a command quietly."""
+"""How commands end: interrupts from the keyboard are not lost and end them quietly, mistakes and crashes are told in a line."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def run_command(module: str, name: str, *, collects_rarely: bool = False) -> Non
     process at once (:mod:`mugraph.starting`). One that is raised later may be the cause of another error: of a RuntimeError while
     a class gets its names, before Python 3.12, of an ImportError while a module of pybind11's is loaded, as onnxruntime's is. A
     mistake of ours is one line and exit code 3, with a traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever
-    closes a pipe has read enough, and a disk that is full is no mistake of ours.
+    closes a pipe has read enough, and a disk that is full is no mistake of ours. Where a library's code ends the process, as
+    onnxruntime's does for some models (docs/upstream.md), that is told, too.
 
     Args:
         collects_rarely: the garbage collector is spared most of its work (:func:`mugraph.starting.rare_collections`).
@@ -77,6 +78,7 @@ def run_command(module: str, name: str, *, collects_rarely: bool = False) -> Non
         logging.lastResort.setFormatter(LineFormatter())
     if isinstance(sys.stdout, io.TextIOWrapper):  # Python has none where the descriptor was closed from the start
         sys.stdout = _StandardOutput(sys.stdout)
+    _tell_of_crashes()
     try:
         with rare_collections() if collects_rarely else nullcontext():
             function = getattr(import_module(module), name)
@@ -102,6 +104,47 @@ def run_command(module: str, name: str, *, collects_rarely: bool = False) -> Non
         words = f"internal error, {type(problem).__name__}: {said}; please report it with what ONNX_SUPEROPT_DEBUG=1 prints"
         print(f"{Path(sys.argv[0]).name}: {words}", file=sys.stderr)
         sys.exit(INTERNAL_EXIT)
+
+
+def _tell_of_crashes() -> None:
+    """Has a process of its own say in a line that a fault in a library's code ended this one: Python gets no turn to say it then.
+
+    It reads what Python's fault handler writes (``faulthandler``), which is nothing where a process ends in another way.
+    """
+    import faulthandler
+
+    if faulthandler.is_enabled() or not hasattr(os, "fork"):
+        return
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(reading)
+        faulthandler.enable(writing)
+        return
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends with the other, whatever ends that
+            signal.signal(number, signal.SIG_IGN)
+        for descriptor in (writing, sys.__stdin__, sys.__stdout__):
+            if descriptor is not None:  # as where it was closed from the start
+                os.close(descriptor if isinstance(descriptor, int) else descriptor.fileno())
+        with os.fdopen(reading, errors="replace") as faults:
+            trace = faults.read()
+        if trace and sys.stderr is not None:
+            print(_crash_in_words(trace), file=sys.stderr, flush=True)
+    finally:
+        os._exit(0)
+
+
+def _crash_in_words(trace: str) -> str:
+    """What ended a process, by what Python's fault handler wrote."""
+    if os.environ.get("ONNX_SUPEROPT_DEBUG"):
+        return trace
+    fault = trace.splitlines()[0].removeprefix("Fatal Python error: ")
+    whose = "onnxruntime" if "onnxruntime_inference_collection" in trace else "a library"
+    name = Path(sys.argv[0]).name
+    return (
+        f"{name}: {whose} ended the process ({fault}) that was run as '{in_a_line(' '.join([name, *sys.argv[1:]]))}'; try "
+        "another version of it, or --budget 0, which runs no model; ONNX_SUPEROPT_DEBUG=1 prints where it was"
+    )
 
 
 class _StandardOutput(io.TextIOWrapper):
