@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from mugraph.interrupts import INTERRUPTED_EXIT, USER_EXIT
+from mugraph.interrupts import USER_EXIT
 from mugraph.lines import in_a_line
+from mugraph.starting import INTERRUPTED_EXIT
 
 __all__ = ["FOLDED", "UNBOUNDED", "FiniteRange", "result_console", "run_click", "shown"]
 

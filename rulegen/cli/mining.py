@@ -11,9 +11,9 @@ from rich.table import Table
 
 from mugraph.blocks.schedule import LIMITS
 from mugraph.console import FiniteRange
-from mugraph.interrupts import INTERRUPTED_EXIT
 from mugraph.lines import counted
 from mugraph.onnx import Model, ModelError, load
+from mugraph.starting import INTERRUPTED_EXIT
 from rulegen.cli.console import (
     ShowProgress,
     bar,
