@@ -1,10 +1,10 @@
 """The console script ``superopt-diff``. It loads as little as it can."""
 
-from mugraph.interrupts import run_command
+from mugraph.starting import start_command
 
 __all__ = ["diff_command"]
 
 
 def diff_command() -> None:
     """The console script ``superopt-diff``."""
-    run_command("modeldiff.cli", "main")
+    start_command("modeldiff.cli", "main")

@@ -364,14 +364,16 @@ def _single(number: float) -> np.float32:
 
 
 def _exact_numbers(target: Term, types: Mapping[str, TensorType]) -> Iterator[float]:
-    """Numbers of which a model that spells a term out has roundings: those of definitions, as √(2/π) in a Gelu, and the square
-    roots of factors, which scores of attention are often divided between queries and keys."""
+    """Numbers of which a model that spells a term out has roundings: those of definitions, as √(2/π) in a Gelu, the square
+    roots of factors, which scores of attention are often divided between queries and keys, and what one divides by for either."""
     try:
         inferred = infer_types([target], types)
         for term in walk([target]):
             if term.inputs:
-                yield from defining_numbers(term.op, term.attrs, [inferred[operand] for operand in term.inputs])
-                yield from (math.sqrt(v) for _, v in term.attrs if isinstance(v, float) and v > 0)
+                numbers = [*defining_numbers(term.op, term.attrs, [inferred[operand] for operand in term.inputs])]
+                numbers += (math.sqrt(v) for _, v in term.attrs if isinstance(v, float) and v > 0)
+                yield from (1 / number for number in numbers if number)
+                yield from numbers
     except (ShapeError, Undecided):
         return
 

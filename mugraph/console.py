@@ -10,8 +10,9 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from mugraph.interrupts import INTERRUPTED_EXIT, USER_EXIT
+from mugraph.interrupts import USER_EXIT
 from mugraph.lines import in_a_line
+from mugraph.starting import INTERRUPTED_EXIT
 
 __all__ = ["FOLDED", "UNBOUNDED", "FiniteRange", "result_console", "run_click", "shown"]
 
@@ -57,8 +58,17 @@ def run_click(command: click.Command, name: str, problems: tuple[type[Exception]
     except click.Abort:
         sys.exit(INTERRUPTED_EXIT)
     except click.ClickException as problem:
-        said = problem.format_message()
+        said = _said(problem, name)
     except problems as problem:
         said = str(problem)
     print(f"{name}: {in_a_line(said)}", file=sys.stderr)
     sys.exit(USER_EXIT)
+
+
+def _said(problem: click.ClickException, name: str) -> str:
+    """What click says of a problem and, of what names no way out, where the commands and operands are told."""
+    said, context = problem.format_message(), getattr(problem, "ctx", None)
+    if context is None or not (isinstance(problem, click.MissingParameter) or said.startswith("No such command")):
+        return said
+    asked = f"{name} {context.info_name}" if context.parent is not None else name
+    return f"{said.removesuffix('.')}; '{asked} --help' tells what there is"

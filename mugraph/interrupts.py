@@ -1,4 +1,4 @@
-"""Interrupts from the keyboard that are not lost, and end a command quietly."""
+"""How commands end: interrupts from the keyboard are not lost and end them quietly, mistakes and crashes are told in a line."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 from mugraph.lines import LineFormatter, in_a_line
+from mugraph.starting import INTERRUPTED_EXIT, end_at_once, rare_collections
 
-__all__ = ["INTERNAL_EXIT", "INTERRUPTED_EXIT", "PIPE_EXIT", "USER_EXIT", "heed_interrupts", "run_command"]
+__all__ = ["INTERNAL_EXIT", "PIPE_EXIT", "USER_EXIT", "heed_interrupts", "run_command"]
 
 USER_EXIT = 2
 """Exit code of a command that ended in something that its user can put right."""
-
-INTERRUPTED_EXIT = 130
-"""Exit code of a command that was interrupted, as shells have it: 128 and the signal's number."""
 
 INTERNAL_EXIT = 3
 """Exit code of a command that ended in a mistake of ours."""
@@ -62,24 +60,31 @@ def _interrupt_behind(hook: CodeType) -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def run_command(module: str, name: str) -> None:
+def run_command(module: str, name: str, *, collects_rarely: bool = False) -> None:
     """Runs the function of a console script. Interrupted at whatever moment, the process ends without a word.
 
-    Its module is imported here, since that takes a second, in which people change their mind, too. An interrupt that is raised
-    later may be the cause of another error: of a RuntimeError while a class gets its names, before Python 3.12, of an ImportError
-    while a module of pybind11's is loaded, as onnxruntime's is. A mistake of ours is one line and exit code 3, with a
-    traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever closes a pipe has read enough, and a disk that is full is
-    no mistake of ours.
+    Its module is imported here, since that takes a second, in which people change their mind, too: then an interrupt ends the
+    process at once (:mod:`mugraph.starting`). One that is raised later may be the cause of another error: of a RuntimeError while
+    a class gets its names, before Python 3.12, of an ImportError while a module of pybind11's is loaded, as onnxruntime's is. A
+    mistake of ours is one line and exit code 3, with a traceback where the environment has ``ONNX_SUPEROPT_DEBUG``; whoever
+    closes a pipe has read enough, and a disk that is full is no mistake of ours. Where a library's code ends the process, as
+    onnxruntime's does for some models (docs/upstream.md), that is told, too.
+
+    Args:
+        collects_rarely: the garbage collector is spared most of its work (:func:`mugraph.starting.rare_collections`).
     """
     heed_interrupts()
     if logging.lastResort is not None:  # prints warnings where nobody asked for a log
         logging.lastResort.setFormatter(LineFormatter())
     if isinstance(sys.stdout, io.TextIOWrapper):  # Python has none where the descriptor was closed from the start
         sys.stdout = _StandardOutput(sys.stdout)
+    _tell_of_crashes()
     try:
-        with _ended_by_interrupts():
+        with rare_collections() if collects_rarely else nullcontext():
             function = getattr(import_module(module), name)
-        function()
+            if signal.getsignal(signal.SIGINT) is end_at_once:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+            function()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED_EXIT)
     except BrokenPipeError:
@@ -101,21 +106,45 @@ def run_command(module: str, name: str) -> None:
         sys.exit(INTERNAL_EXIT)
 
 
-@contextmanager
-def _ended_by_interrupts() -> Iterator[None]:
-    """Has an interrupt end the process, where it would be raised: nothing that is imported is to be cleared up.
+def _tell_of_crashes() -> None:
+    """Has a process of its own say in a line that a fault in a library's code ended this one: Python gets no turn to say it then.
 
-    NumPy's code in C that imports NumPy prints what is raised meanwhile and raises another error, of which it is no cause.
+    It reads what Python's fault handler writes (``faulthandler``), which is nothing where a process ends in another way.
     """
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.default_int_handler:
-        yield
+    import faulthandler
+
+    if faulthandler.is_enabled() or not hasattr(os, "fork"):
         return
-    signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED_EXIT))
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(reading)
+        faulthandler.enable(writing)
+        return
     try:
-        yield
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends with the other, whatever ends that
+            signal.signal(number, signal.SIG_IGN)
+        for descriptor in (writing, sys.__stdin__, sys.__stdout__):
+            if descriptor is not None:  # as where it was closed from the start
+                os.close(descriptor if isinstance(descriptor, int) else descriptor.fileno())
+        with os.fdopen(reading, errors="replace") as faults:
+            trace = faults.read()
+        if trace and sys.stderr is not None:
+            print(_crash_in_words(trace), file=sys.stderr, flush=True)
     finally:
-        signal.signal(signal.SIGINT, usual)
+        os._exit(0)
+
+
+def _crash_in_words(trace: str) -> str:
+    """What ended a process, by what Python's fault handler wrote."""
+    if os.environ.get("ONNX_SUPEROPT_DEBUG"):
+        return trace
+    fault = trace.splitlines()[0].removeprefix("Fatal Python error: ")
+    whose = "onnxruntime" if "onnxruntime_inference_collection" in trace else "a library"
+    name = Path(sys.argv[0]).name
+    return (
+        f"{name}: {whose} ended the process ({fault}) that was run as '{in_a_line(' '.join([name, *sys.argv[1:]]))}'; try "
+        "another version of it, or --budget 0, which runs no model; ONNX_SUPEROPT_DEBUG=1 prints where it was"
+    )
 
 
 class _StandardOutput(io.TextIOWrapper):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["LineFormatter", "in_a_line", "in_lines"]
+__all__ = ["LineFormatter", "counted", "in_a_line", "in_lines"]
 
 
 def in_a_line(text: str) -> str:
@@ -19,6 +19,15 @@ def in_lines(text: str) -> str:
     if text.isprintable():
         return text
     return "\n".join("\t".join(map(in_a_line, line.split("\t"))) for line in text.split("\n"))
+
+
+def counted(number: int, noun: str, nouns: str = "") -> str:
+    """A number of things in words: 1 rule, 1,619 rules.
+
+    Args:
+        nouns: of any other number; by default the noun with an s.
+    """
+    return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"
 
 
 class LineFormatter(logging.Formatter):

@@ -10,7 +10,7 @@ Its keyword arguments are the fields of :class:`rewriter.run.options.Options`. T
 for, so that a process that only runs models with kernels (:mod:`rewriter.runtime`) loads no optimiser.
 """
 
-from rules_db.late import late_names
+from mugraph.starting import late_names
 
 _MODULES = {"run.options": ("Options",), "run.outcome": ("Outcome",), "run.optimize": ("optimize",)}
 __getattr__ = late_names(__name__, _MODULES)

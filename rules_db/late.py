@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
 from mugraph.deadline import heed
 
-__all__ = ["LateModule", "import_ahead", "import_within", "late_names"]
+__all__ = ["LateModule", "import_ahead", "import_within"]
 
 
 class LateModule:
@@ -25,25 +24,6 @@ class LateModule:
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(import_module(self._name), attribute)
-
-
-def late_names(package: str, modules: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package whose names are taken from its modules when they are first asked for.
-
-    A stub beside the package tells type checkers of them.
-
-    Args:
-        package: its name.
-        modules: of the package, each with the names that are taken from it.
-    """
-    homes = {name: f"{package}.{module}" for module, names in modules.items() for name in names}
-
-    def get(name: str) -> Any:
-        if name not in homes:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        return getattr(import_module(homes[name]), name)
-
-    return get
 
 
 def import_ahead(*names: str) -> None:

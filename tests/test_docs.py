@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -17,8 +18,11 @@ from click.testing import CliRunner
 from modeldiff.cli import command as diff
 from mugraph.onnx import load
 from rewriter import optimize
+from rewriter.cli.costs import cli as costs
 from rewriter.cli.main import main
+from rewriter.run.outcome import Outcome
 from rewriter.run.shared_buffers import named_buffers
+from rulegen.cli.main import cli as rulegen
 from rules_db.exchange import format_rule
 from rules_db.library import shipped_rules
 from tools.trusted_base import counted
@@ -72,10 +76,78 @@ def test_the_docs_name_every_option() -> None:
         assert option in page, option
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([\w./-]+\.(?:md|png))[#)]", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+def test_the_docs_name_every_command_and_every_field_of_a_summary() -> None:
+    page = (ROOT / "docs" / "options.md").read_text()
+    for group in (rulegen, costs):
+        for command in group.list_commands(click.Context(group)):
+            assert re.search(rf"(rulegen|superopt-costs) {command}\b", page), command
+    for field in json.loads(Outcome("a.onnx", "b.onnx").to_json()):
+        assert f"`{field}`" in page, field
+
+
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def prose(page: Path) -> str:
+    """A page without its blocks of code."""
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name of a page, as GitHub and mkdocs spell headings."""
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", prose(page), re.M)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([\w./-]+\.(?:md|png)|)(?:#([\w-]+))?\)", prose(page)):
+        there = page.parent / target if target else page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_pages_name_is_there(page: Path) -> None:
+    """Files and folders of the packages, modules that run, and what make makes."""
+    text = " ".join(page.read_text().split())
+    for path in re.findall(r"`((?:mugraph|rules_db|rulegen|rewriter|modeldiff|tools|tests|docs)/[\w./-]*)`", text):
+        assert (ROOT / path).exists(), path
+    for module in re.findall(r"python -m (tools\.[\w.]*\w)", text):
+        file = ROOT / module.replace(".", "/")
+        assert file.with_suffix(".py").exists() or (file / "__main__.py").exists(), module
+    for target in re.findall(r"`make (\w+)`", text):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M), target
+
+
+def test_code_that_cites_a_page_names_a_heading_or_a_case_of_it() -> None:
+    for package in ("mugraph", "rules_db", "rulegen", "rewriter", "modeldiff", "tools"):
+        for file in (ROOT / package).rglob("*.py"):
+            for name, heading in re.findall(r"docs/(\w+\.md)(?:, ([A-Z][a-z][\w -]*))?", file.read_text()):
+                page = (ROOT / "docs" / name).read_text()
+                assert not heading or re.search(rf"^(#+ .*|[*-] )?[*]*{heading}\b", page, re.M), f"{file}: {name}, {heading}"
+
+
+def shown_commands(page: Path) -> list[str]:
+    """The command lines of a page, in blocks and within sentences."""
+    blocks = re.findall(r"```\w*\n(.*?)```", page.read_text(), re.S)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines() + re.findall(r"`([^`\n]+)`", prose(page))
+    return [part.strip() for line in lines for part in line.partition(" #")[0].split("; ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "CHANGELOG"], ids=lambda page: page.stem)  # of the past
+def test_commands_that_pages_show_take_the_options_they_are_given(page: Path) -> None:
+    for line in shown_commands(page):
+        name, *words = line.removeprefix(".venv/bin/").split() or [""]
+        command = {"onnx-superopt": main, "superopt-diff": diff, "rulegen": rulegen, "superopt-costs": costs}.get(name)
+        if isinstance(command, click.Group):
+            if not words or not re.fullmatch(r"[a-z-]+", words[0]) or words[0].startswith("-"):
+                continue
+            command = command.get_command(click.Context(command), words[0])
+            assert command is not None, line
+        if command is not None:
+            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", line):
+                assert option in known | {"--help", "--version"}, f"{line}: {option}"
 
 
 def decoding_blocks() -> list[str]:

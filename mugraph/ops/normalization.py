@@ -193,11 +193,11 @@ def _instance_normalization(domain: Domain, attrs: AttrMap, inputs: Sequence[Arr
 
 
 def _read_channels(node: ForeignNode) -> Reading:
-    """Inference only; momentum concerns training."""
+    """Inference only; momentum concerns training. Before opset 14 who names the statistics of the batch trains, read or not."""
     training = {"momentum": 0.9, "training_mode": 0} if node.op_type == "BatchNormalization" else {}
     attributes = attributes_of(node, epsilon=1e-5, **training)
     single_output(node)
-    if attributes.get("training_mode"):
+    if attributes.get("training_mode") or node.output_places > 1:
         raise NotUnderstood("BatchNormalization in training mode")
     type_ = type_of(node)
     if type_.rank < 2 or (type_.rank < 3 and node.op_type == "InstanceNormalization"):

@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from mugraph.console import FiniteRange, result_console, run_click, shown
+from mugraph.lines import counted
 from rewriter.cli.flags import flags, values_of_flags
+from rewriter.cli.progress import watched
 from rewriter.cost import CostTable, ProfileError, ProfileStore, merge_tables, read_table, write_table
 from rewriter.cost.store import default_profile_path
 from rewriter.run.faults import USER_ERRORS
@@ -54,10 +56,17 @@ def list_command() -> None:
 @click.argument("models", nargs=-1, required=True, type=click.Path(path_type=Path))
 @flags(Options, only=("provider", "shapes"))
 @click.option("--rules", metavar="URL", help="Rules whose results are measured too; default: the shipped rules.")
-@click.option("--budget", type=FiniteRange(min=1), default=120.0, show_default=True, help="Seconds a model.")
+@click.option("--budget", type=FiniteRange(min=1), default=120.0, show_default=True, help="Seconds for each model.")
 def fill_command(models: tuple[Path, ...], rules: str | None, budget: float, **written: Any) -> None:
-    """Measures the operators of MODELS, and those that rewriting them leads to."""
-    for line in _filling.fill(models, rules, budget, Options(**values_of_flags(Options, written))):
+    """Measures the operators that models have.
+
+    Those of MODELS, and those that rewriting them leads to.
+    """
+    lines = _filling.fill(models, rules, budget, Options(**values_of_flags(Options, written)))
+    for path in models:
+        with watched(Console(stderr=True), budget) as tell:
+            tell(f"measuring the operators of {path}")
+            line = next(lines)
         _out().print(shown(line))
 
 
@@ -74,7 +83,7 @@ def export_command(file: Path, name: str | None) -> None:
         raise ProfileError(f"no costs are known of '{name}'; 'superopt-costs list' shows the environments")
     version = next((p.removeprefix("onnxruntime ") for p in name.split(" | ") if p.startswith("onnxruntime ")), ort.__version__)
     write_table(CostTable(name, version, _provider_of(name), costs, schedules), file)
-    _out().print(f"{len(costs):,} costs of {shown(name)} in {shown(str(file))}")
+    _out().print(f"{counted(len(costs), 'cost')} of {shown(name)} in {shown(str(file))}")
 
 
 @cli.command("import")
@@ -90,7 +99,7 @@ def import_command(files: tuple[Path, ...]) -> None:
                 if signature in table.schedules:
                     store.put_schedules(signature, table.schedules[signature])
         store.close()
-        _out().print(f"{len(table.costs):,} costs of {shown(table.environment)}")
+        _out().print(f"{counted(len(table.costs), 'cost')} of {shown(table.environment)}")
 
 
 @cli.command("merge")
@@ -100,7 +109,7 @@ def merge_command(files: tuple[Path, ...], output: Path) -> None:
     """Merges tables of one environment; the smaller of two times stays."""
     merged = merge_tables([read_table(file) for file in files])
     write_table(merged, output)
-    _out().print(f"{len(merged.costs):,} costs of {shown(merged.environment)} in {shown(str(output))}")
+    _out().print(f"{counted(len(merged.costs), 'cost')} of {shown(merged.environment)} in {shown(str(output))}")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from mugraph.lines import counted
 from mugraph.onnx import load
 from mugraph.onnx.kinds import opaque_kind
 from rewriter.cost import CostModel, ProfileStore, RuntimeDirections, default_device
@@ -60,4 +61,4 @@ def fill(models: Sequence[Path], rules: str | None, budget: float, options: Opti
             search.run(model.graph if short is None else short.graph)
         store.close()
         left = f", {costs.unmeasurable} could not be" if costs.unmeasurable else ""
-        yield f"{path}: {costs.measured} costs measured{left}"
+        yield f"{path}: {counted(costs.measured, 'cost')} measured{left}"

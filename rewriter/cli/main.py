@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from mugraph.interrupts import INTERRUPTED_EXIT
 from mugraph.lines import in_a_line
+from mugraph.starting import INTERRUPTED_EXIT
 from rewriter.cli.flags import GroupedCommand, GroupedOption, flags
 from rewriter.run.clock import process_seconds
 from rewriter.run.options import Options

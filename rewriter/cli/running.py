@@ -15,8 +15,8 @@ from rich.console import Console
 
 from mugraph.console import result_console
 from mugraph.files import Scratch, is_device, same_file
-from mugraph.interrupts import INTERRUPTED_EXIT
 from mugraph.lines import in_a_line
+from mugraph.starting import INTERRUPTED_EXIT
 from rewriter.cli.flags import values_of_flags
 from rewriter.cli.progress import log_to, watched
 from rewriter.cli.summary import print_explanations, print_summary

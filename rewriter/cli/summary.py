@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mugraph.console import FOLDED, UNBOUNDED, shown
+from mugraph.lines import counted
 from rewriter.reference import Error
 from rewriter.run.footprint import ModelFootprint
 from rewriter.run.outcome import Fired, Outcome
@@ -123,7 +124,7 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
     """How to run the result, what was dropped, what is assumed, and all notes."""
     if outcome.kernels:
         yield (
-            f"{outcome.kernels} custom kernels: sessions run them after [bold]rewriter.runtime.register(options)[/], "
+            f"{counted(outcome.kernels, 'custom kernel')}: sessions run them after [bold]rewriter.runtime.register(options)[/], "
             "their plain ONNX bodies without it"
         )
     yield f"[dim]operators: {_said(_where_it_runs(outcome))}[/]"
@@ -139,10 +140,12 @@ def _effort(outcome: Outcome) -> Iterator[str]:
         calibrated = (
             f", {outcome.calibrated_costs} of them calibrated by others of their kind" if outcome.calibrated_costs else ""
         )
-        yield f"[dim]note: {outcome.estimated_costs} operator costs were estimated by a roofline, not measured{calibrated}[/]"
+        estimated = counted(outcome.estimated_costs, "operator cost")
+        yield f"[dim]note: {estimated} estimated by a roofline, not measured{calibrated}[/]"
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in outcome.seconds.items())
     cached = "; verdict of an earlier run on the same graph, rules and machine" if outcome.cached_verdict else ""
-    counts = f"{outcome.rules} rules, {outcome.generated} candidates, {outcome.measured_costs} costs measured"
+    rules, candidates = counted(outcome.rules, "rule"), counted(outcome.generated, "candidate")
+    counts = f"{rules}, {candidates}, {counted(outcome.measured_costs, 'cost')} measured"
     yield f"[dim]{counts}; {spent}{cached}[/]"
 
 

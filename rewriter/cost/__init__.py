@@ -3,7 +3,7 @@
 Names are taken from their modules when they are first asked for: who needs one imports no other module.
 """
 
-from rules_db.late import late_names
+from mugraph.starting import late_names
 
 _MODULES = {
     "devices": ("DEVICES", "Device", "default_device", "get_device"),

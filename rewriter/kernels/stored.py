@@ -299,7 +299,7 @@ def _fits(graph: Graph, match: Match, types: Mapping[str, TensorType], sizes: Ma
 
 
 def _readings(outline: KernelOutline, present: frozenset[DataType]) -> list[_Types]:
-    """The float types of a model that a stored kernel's may stand for (docs/rules.md, Matching element types)."""
+    """The float types of a model that a stored kernel's may stand for (docs/rules.md, Matching element types and numbers)."""
     stored = outline.head.kernel.every & FLOATS
     if len(stored) == 1:
         (single,) = stored

@@ -9,6 +9,7 @@ from typing import Literal
 import onnx
 from onnx import GraphProto
 
+from mugraph.lines import counted
 from rewriter.reference import Error
 from rewriter.report.charts import bars, histogram
 from rewriter.report.graphs import ChangedRegion, operator_counts, regions_by_name
@@ -185,7 +186,7 @@ def _identity(fired: Fired) -> str:
 def _rules(fired: Sequence[Fired], known: Mapping[str, Rule], regions: Sequence[ChangedRegion]) -> Iterable[Block]:
     for number, item in enumerate(fired):
         rule = known.get(_identity(item))
-        places = "1 place" if item.sites == 1 else f"{item.sites} places"
+        places = counted(item.sites, "place")
         blocks = [text_list([f"at {', '.join(item.where)}"])]
         if rule is not None:
             words = proof_in_words(rule.conditions, rule.certificate, tuple(rule.attrs))
@@ -272,5 +273,5 @@ def _assumed(outcome: Outcome) -> Iterable[Block]:
 def _notes(outcome: Outcome) -> Iterable[Block]:
     lines = [*(f"dropped: {line}" for line in outcome.dropped), *outcome.notes, *outcome.file_notes]
     spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in outcome.seconds.items())
-    lines.append(f"{outcome.rules:,} rules, {outcome.measured_costs:,} costs measured; {spent}")
+    lines.append(f"{counted(outcome.rules, 'rule')}, {counted(outcome.measured_costs, 'cost')} measured; {spent}")
     yield text_list(lines)

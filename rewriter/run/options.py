@@ -62,7 +62,9 @@ class Options:
         InputError: a value that its field does not admit.
     """
 
-    provider: str = option("auto", flag=Flag("--provider", choices=(*PROVIDERS, "auto"), group=_TARGET))
+    provider: str = option(
+        "auto", flag=Flag("--provider", "Execution provider to measure costs on.", choices=(*PROVIDERS, "auto"), group=_TARGET)
+    )
     """Execution provider that costs are measured on: ``cpu``, ``cuda`` or ``auto``."""
 
     shapes: Mapping[str, Sequence[int]] | None = option(
@@ -258,7 +260,7 @@ class Options:
 
     standard: bool = option(
         False,
-        flag=Flag("--standard-ops", "Use operators of ai.onnx only, which every runtime knows.", group=_TARGET),
+        flag=Flag("--standard-ops", "Add no operators that ONNX lacks; the model's own stay.", group=_TARGET),
         verdict=same,
     )
     """The result uses no operators outside the default domain beside those that the model came with."""

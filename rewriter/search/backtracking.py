@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from mugraph.garbage import rare_collections
 from mugraph.graph import Graph
+from mugraph.starting import rare_collections
 from rewriter.search.candidate import Candidate
 from rewriter.search.expansion import Expansion, Generator, KernelGenerator, SchemeGenerator
 from rewriter.search.moves import Moves

@@ -4,7 +4,7 @@ A match of a :class:`rewriter.search.directions.Direction` binds the pattern's v
 definitions of the values it passed through, which it records, so that a candidate inherits its parent's matches wherever
 the substitution did not reach. Commutative operators match in both orders; Identity nodes are looked through.
 
-Numbers of a rule are matched by value (docs/rules.md, Matching numbers).
+Numbers of a rule are matched by value (docs/rules.md, Matching element types and numbers).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from mugraph.lines import counted
 from rulegen.cli.console import bar, jobs_option, name_of, output, rules_of, trust_option
 from rulegen.properties.report import properties_report, recorded
 from rulegen.share.audit import audit
@@ -83,7 +84,9 @@ def audit_command(
         with RuleStore.open(str(rules), create=False) as store:
             store.note(Action.CHECKED, {entry.identity: entry.text for entry in entries if entry.name not in bad})
     told = f" (random tests with --deep --seed {seed})" if deep else ""
-    console.print(f"{len(names)} rules of {name_of(rules)}: {len(names - bad)} stand, {len(bad)} fail{told}", markup=False)
+    console.print(
+        f"{counted(len(names), 'rule')} of {name_of(rules)}: {len(names - bad)} stand, {len(bad)} fail{told}", markup=False
+    )
     if not report.passed:
         sys.exit(1)
 

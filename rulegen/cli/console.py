@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from mugraph.console import result_console
 from mugraph.files import is_device
+from mugraph.lines import counted
 from rulegen.commons import SharedWorkers
 from rulegen.workers import Cluster, UnitWorkers, open_workers
 from rules_db.databases import PATIENCE, without_password
@@ -248,7 +249,7 @@ def history_of(url: str | None, identity: str) -> list[LogEntry]:
 def store_rules(console: Console, url: str, rules: Sequence[Rule], trust: Trust = Trust.PROVED) -> None:
     """Enters rules in a database and says how many are new there, and how many of them stand by tests alone."""
     with RuleStore.open(url, patience=PATIENCE) as store:
-        console.print(f"{store.add_all(rules, trust)} new rules in {escape(name_of(url))}")
+        console.print(f"{counted(store.add_all(rules, trust), 'new rule')} in {escape(name_of(url))}")
     unproved = sum(rule.certificate.evidence is not Evidence.PROVED for rule in rules)
     if unproved:
         console.print(f"{unproved} of them are not proved: a run uses this database with '--trust tested' only")
@@ -263,4 +264,4 @@ def print_rules(console: Console, rules: Sequence[Rule]) -> None:
 def write_rules(console: Console, out: Path, text: str, rules: Sequence[Rule]) -> None:
     """Writes rules to a file, and says so. Raises StoreError where that cannot be."""
     write_text(out, text)
-    console.print(f"{len(rules)} rules written to {out}", markup=False)
+    console.print(f"{counted(len(rules), 'rule')} written to {out}", markup=False)

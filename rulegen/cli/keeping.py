@@ -11,6 +11,7 @@ import click
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from mugraph.lines import counted
 from rulegen.cli.console import jobs_option, name_of, output, trust_option
 from rulegen.cli.lending import work_told
 from rulegen.journal import generator_digest
@@ -47,7 +48,8 @@ def status_command(database: str) -> None:
     for name, reason in usable.skipped.items():
         console.print(f"{name}: {reason}", markup=False)
     console.print(
-        f"{len(entries)} rules in {name_of(database)}: {len(usable.rules)} usable, {len(usable.skipped)} not", markup=False
+        f"{counted(len(entries), 'rule')} in {name_of(database)}: {len(usable.rules)} usable, {len(usable.skipped)} not",
+        markup=False,
     )
     if working:
         console.print(f"work: {working}", markup=False)
@@ -67,8 +69,11 @@ def remove_command(database: str, identities: tuple[str, ...]) -> None:
         missing = sorted({*identities} - {*texts})
         if missing:
             others = f", nor are {len(missing) - 1} others" if len(missing) > 1 else ""
-            raise StoreError(f"{name}: rule {missing[0]} is not there{others}; 'rulegen stats {name}' counts what is")
-        output().print(f"{store.remove({one: texts[one] for one in identities})} rules removed from {name}", markup=False)
+            raise StoreError(
+                f"{name}: rule {missing[0]} is not there{others}; 'rulegen export --rules {name} FILE.rules' writes what is"
+            )
+        gone = store.remove({one: texts[one] for one in identities})
+    output().print(f"{counted(gone, 'rule')} removed from {name}", markup=False)
 
 
 @click.command("prune")
@@ -88,7 +93,7 @@ def prune_command(database: str, newer: bool) -> None:
             console.print(f"{name}: {skipped[name]}", markup=False)
         gone = store.remove({name: texts[name] for name in {*skipped} - {*kept}})  # unless it was mended meanwhile
     told = f"; {len(kept)} that other versions wrote stay (--newer removes them)" if kept else ""
-    console.print(f"{gone} rules removed from {name_of(database)}{told}", markup=False)
+    console.print(f"{counted(gone, 'rule')} removed from {name_of(database)}{told}", markup=False)
 
 
 @click.command("verify-log")
@@ -122,13 +127,15 @@ def verify_log_command(database: str, link: str | None, copy: str | None, adopt:
         with RuleStore.open(copy, create=False) as store:
             copied = store.history()
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(entries, copied, strict=False)))
-        console.print(f"{same} entries in common with {name_of(copy)}, which has {len(copied)}", markup=False)
+        console.print(
+            f"{counted(same, 'entry', 'entries')} in common with {name_of(copy)}, which has {len(copied)}", markup=False
+        )
         if same < min(len(entries), len(copied)):
             wrong.append(f"the logs part at entry {same + 1}")
     for line in wrong:
         console.print(line, markup=False)
     last = f", the last with the link {entries[-1].link}" if entries else ""
-    console.print(f"{name}: {len(texts)} rules, {len(entries)} entries{last}", markup=False)
+    console.print(f"{name}: {counted(len(texts), 'rule')}, {counted(len(entries), 'entry', 'entries')}{last}", markup=False)
     if wrong:
         sys.exit(1)
 
@@ -139,5 +146,5 @@ def _adopt(store: RuleStore, rules: Collection[str], jobs: int, trust: Trust) ->
     report = audit(entries, jobs=jobs, trust=trust)
     bad = {failure.rule for failure in report.failures}
     adopted = store.note(Action.ADOPTED, {one.identity: one.text for one in entries if one.name not in bad})
-    output().print(f"{adopted} rules adopted", markup=False)
+    output().print(f"{counted(adopted, 'rule')} adopted", markup=False)
     return [str(failure) for failure in report.failures]

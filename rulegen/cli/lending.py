@@ -8,6 +8,7 @@ from collections import Counter
 import click
 
 from mugraph.console import FiniteRange
+from mugraph.lines import counted
 from rulegen.cli.console import check_targets, jobs_option, name_of, output, progress_console
 from rulegen.commons import Hand, Hands
 from rules_db.units import UnitTable
@@ -53,7 +54,8 @@ def work_command(database: str, jobs: int, idle: float | None) -> None:
 def work_told(table: UnitTable) -> str:
     """A line about the work in a database, and how much those did who are there, by ``$ONNX_SUPEROPT_WHO``."""
     counts, workers = table.counts(), table.workers()
-    parts = [f"{counts.waiting:,} units wait, {counts.held:,} are worked at by {len(workers)} processes"]
+    there = counted(len(workers), "process", "processes")
+    parts = [f"{counted(counts.waiting, 'unit')} waiting, {counts.held:,} worked at by {there}"]
     if counts.foreign:
         parts.append(f"{counts.foreign:,} are for another version of onnx-superopt")
     if counts.given_up:

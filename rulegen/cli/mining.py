@@ -11,8 +11,9 @@ from rich.table import Table
 
 from mugraph.blocks.schedule import LIMITS
 from mugraph.console import FiniteRange
-from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.lines import counted
 from mugraph.onnx import Model, ModelError, load
+from mugraph.starting import INTERRUPTED_EXIT
 from rulegen.cli.console import (
     ShowProgress,
     bar,
@@ -154,8 +155,8 @@ def _mine_spellings(
     if unproved is not None:
         write_text(unproved, "".join(f"{pair} | {typing_text(pair.types)}\n" for pair in mining.unproved))
     console = output()
-    counted = f"{mining.cones:,} cones, {len(mining.rules)} rules, {len(mining.unproved)} pairs without a proof"
-    console.print(f"{len(graphs)} models, {counted}", markup=False)
+    found = f"{counted(len(graphs), 'model')}, {counted(mining.cones, 'cone')}, {counted(len(mining.rules), 'rule')}"
+    console.print(f"{found}, {counted(len(mining.unproved), 'pair')} without a proof", markup=False)
     if out is not None:
         write_rules(console, out, mined_text(mining.rules, loaded, seed, mining.interrupted), mining.rules)
     if rules is not None:
@@ -203,7 +204,8 @@ def _mine_kernels(
         table.add_row(one.goal.name, *(f"{number:,}" for number in numbers), f"{one.seconds:.1f}", one.note)
     console.print(table)
     proved = sum(rule.certificate.evidence is Evidence.PROVED for rule in found)
-    console.print(f"{len(graphs)} models, {len(outcomes)} subprograms, {len(found)} rules, {proved} of them proved", markup=False)
+    searched = f"{counted(len(graphs), 'model')}, {counted(len(outcomes), 'subprogram')}"
+    console.print(f"{searched}, {counted(len(found), 'rule')}, {proved} of them proved", markup=False)
     if out is not None:
         write_rules(console, out, kernels_text(found, graphs, how.seed, interrupted), found)
     if rules is not None:

@@ -10,6 +10,7 @@ import click
 from rich.markup import escape
 from rich.table import Table
 
+from mugraph.lines import counted
 from rulegen.cli.console import bar, jobs_option, name_of, output, rules_file, rules_of, store_rules, tell, trust_option
 from rulegen.share.imported import Status, counts
 from rulegen.share.merge import MergeReport, merge, move
@@ -54,7 +55,7 @@ def import_command(file: Path, rules: str | None, json_file: Path | None, dry_ru
     new = [rule for result in results for rule in result.rules]
     where = rules or default_rules()
     if dry_run:
-        console.print(f"{len(new)} rules would enter {escape(name_of(where))}")
+        console.print(f"{counted(len(new), 'rule')} would enter {escape(name_of(where))}")
         return
     if new and rules is None:
         Path(where).parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,7 @@ def export_command(file: Path, rules: str | None) -> None:
     """
     every = by_size(rules_of(rules))
     write_text(file, format_rules(every))
-    output().print(f"{len(every)} rules in {file}", markup=False)
+    output().print(f"{counted(len(every), 'rule')} in {file}", markup=False)
 
 
 @click.command("merge")

@@ -15,6 +15,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from mugraph.lines import counted
 from mugraph.terms.term import format_term, format_value
 from rulegen.cli.console import check_targets, history_of, name_of, output, rules_file_option, rules_of, store_rules
 from rulegen.share.proving import append_rule, parse_when, prove
@@ -63,7 +64,7 @@ def stats_command(rules: str | None) -> None:
             f"{sum(len(rule.certificate.instances) for rule in members) / len(members):.1f}",
         )
     console = output()
-    console.print(f"{len(every)} rules in {escape(name_of(rules))}")
+    console.print(f"{counted(len(every), 'rule')} in {escape(name_of(rules))}")
     console.print(table)
     origins = Counter(origin(rule).kind for rule in every)
     console.print("found: " + ", ".join(f"{count} {kind}" for kind, count in sorted(origins.items())))

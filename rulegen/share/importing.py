@@ -103,7 +103,7 @@ class Importer:
 
     def _admitted(self, typed: Typed, proof: Proof) -> TypedCase:
         """New if a proved rule stands the tests, else undecided."""
-        verdict = float_verdict(CandidateRule(typed.source, typed.target, typed.types), self._seed)
+        verdict = float_verdict(CandidateRule(typed.source, typed.target, typed.types), self._seed, proof.conditions)
         if verdict.float_class is None:
             worst = f"relative error {verdict.error32:.1e}, in float16 {verdict.error16:.1e}"
             return TypedCase(typed, Status.UNDECIDED, reason=f"proved, but it loses the answer in floating point: {worst}")
@@ -159,19 +159,19 @@ class Importer:
                 reason = f"its certificate does not hold ({failures[0]}), and no other was found"
                 return TypedCase(typed, Status.UNDECIDED, reason=reason)
             return self._admitted(typed, proof)
-        verdict = float_verdict(candidate, self._seed)
+        verdict = float_verdict(candidate, self._seed, conditions)
         if verdict.float_class is None:
             return TypedCase(typed, Status.UNDECIDED, reason="proved, but it loses the answer in floating point")
         return self._entered(typed, replace(rule, float_class=verdict.float_class, provenance=self._provenance))
 
 
-def float_verdict(candidate: CandidateRule, seed: int) -> FloatVerdict:
-    """The float test, at a few channels and places where windows make it costly."""
+def float_verdict(candidate: CandidateRule, seed: int, conditions: Sequence[Condition]) -> FloatVerdict:
+    """The float test under conditions of the candidate, at a few channels and places where windows make it costly."""
     windowed = any(traits_of(t.op).image is ImageRole.WINDOW for t in walk((*candidate.source, *candidate.target)))
     symbols = symbols_of(candidate.types)
     if not windowed:
-        return float_test(candidate, symbols, seed)
+        return float_test(candidate, symbols, seed, conditions)
     sizes = {name: 4 + 2 * i for i, name in enumerate(symbols)}
     programs, types = specialise([*candidate.source, *candidate.target], candidate.types, sizes)
     half = len(candidate.source)
-    return float_test(CandidateRule(tuple(programs[:half]), tuple(programs[half:]), types), (), seed, draws=2)
+    return float_test(CandidateRule(tuple(programs[:half]), tuple(programs[half:]), types), (), seed, conditions, draws=2)

@@ -80,7 +80,7 @@ def prove(
     if answer.proof is None:
         return _refuted_under(answer, candidate, when, seed) if when else Proving(answer)
     try:
-        verdict = float_verdict(candidate, seed)
+        verdict = float_verdict(candidate, seed, [*when, *answer.proof.conditions])
     except BeyondNumbers as problem:
         return Proving(answer, problem=f"it is proved, but what it does to floats cannot be measured: {problem}")
     if verdict.float_class is None:

@@ -173,6 +173,16 @@ def test_numbers_of_a_definition_that_a_model_rounds_are_proved(tmp_path: Path) 
     assert compared(tmp_path, (before, near), (after, {})).verdict is Equality.TESTED
 
 
+def test_a_division_by_what_a_definition_multiplies_by_is_proved(tmp_path: Path) -> None:
+    before = "(float[4,8] x) => (float[4,8] y) { d = Div(x, root) e = Erf(d) p = Add(e, one) m = Mul(x, p) y = Mul(m, half) }"
+    after = "(float[4,8] x) => (float[4,8] y) { y = com.microsoft.Gelu(x) }"
+    numbers = {"root": np.float32(np.sqrt(2)), "one": np.float32(1), "half": np.float32(0.5)}
+    comparison = compared(tmp_path, (before, numbers), (after, {}))
+    assert comparison.verdict is Equality.PROVED, text_of(comparison)
+    near = {**numbers, "root": np.nextafter(numbers["root"], np.float32(2))}
+    assert compared(tmp_path, (before, near), (after, {})).verdict is Equality.TESTED
+
+
 def test_factors_that_were_split_between_operands_are_proved(tmp_path: Path) -> None:
     ends = "(float[3,4,8] x, float[3,8,4] z) => (float[3,4,4] y)"
     before = f"{ends} {{ a = Mul(x, r) b = Mul(z, r) y = MatMul(a, b) }}", {"r": np.float32(8**-0.25)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -110,6 +111,29 @@ sys.meta_path.insert(0, Interrupts())
 
 
 @COMMANDS
+def test_a_command_that_is_interrupted_while_nothing_is_imported_yet_says_nothing(command: str) -> None:
+    """Its module imports a small one, and what Python needs for signals."""
+    module, function = command.split()
+    code = f"""
+import os, signal, sys
+sys.path.insert(0, {os.getcwd()!r})
+before = {{*sys.modules}}
+from {module} import {function}
+imported = {{*sys.modules}} - before
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name.startswith("mugraph."):
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+print(*(name for name in imported if name.startswith("mugraph.") or name in ("logging", "typing")), flush=True)
+{function}()
+"""
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert done.stdout == "mugraph.starting\n"
+
+
+@COMMANDS
 def test_a_command_that_is_interrupted_while_it_reads_its_arguments_was_interrupted(command: str) -> None:
     """The library that reads them calls that a failure, and says so."""
     module, function = command.split()
@@ -148,6 +172,26 @@ def test_a_mistake_of_a_command_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == INTERNAL_EXIT and len(done.stderr.strip().splitlines()) == 1
     assert done.stderr.startswith("tool: internal error, KeyError: 'no such rule'")
     assert "Traceback" in _command(tmp_path, "raise KeyError('no such rule')", ONNX_SUPEROPT_DEBUG="1").stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no signals")
+def test_what_a_library_ends_is_told_in_a_line(tmp_path: Path) -> None:
+    inner = "onnxruntime_inference_collection"  # as the module is called that runs models
+    (tmp_path / f"{inner}.py").write_text("import faulthandler\ndef run():\n    faulthandler._sigsegv()\n")
+    for body, whose in (
+        ("import faulthandler; faulthandler._sigsegv()", "a library"),
+        (f"import {inner}; {inner}.run()", "onnxruntime"),
+    ):
+        done = _command(tmp_path, body, ONNX_SUPEROPT_DEBUG="")
+        assert done.returncode == -signal.SIGSEGV and len(done.stderr.splitlines()) == 1, done.stderr
+        assert done.stderr.startswith(f"tool: {whose} ended the process (Segmentation fault) that was run as 'tool';")
+        assert "faulty_tool.py" in _command(tmp_path, body, ONNX_SUPEROPT_DEBUG="1").stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no signals")
+def test_what_others_end_is_not_told(tmp_path: Path) -> None:
+    done = _command(tmp_path, "import os; os.kill(os.getpid(), 9)")
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
 
 
 def test_whoever_closes_a_pipe_has_read_enough(tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from mugraph.blocks.operator import KERNEL
-from mugraph.garbage import rare_collections
 from mugraph.graph import Graph
 from mugraph.onnx import load
 from mugraph.ops.interp import infer_types
+from mugraph.starting import rare_collections
 from mugraph.terms.shape import concrete
 from mugraph.terms.term import substitute
 from rewriter.cost.devices import DEVICES

@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from mugraph.garbage import rare_collections
+from mugraph.starting import rare_collections
 from rulegen.enumerate.enumeration import enumerate_terms
 from rulegen.grow.stages import grow, grow_parts
 from rulegen.properties.report import properties_report

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from mugraph.garbage import rare_collections
+from mugraph.starting import rare_collections
 from rulegen.grow.stages import grow_parts
 from rulegen.workers import UnitWorkers, open_workers
 from rulegen.workloads import GROUPS

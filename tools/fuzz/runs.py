@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.starting import INTERRUPTED_EXIT
 from tools.fuzz.campaign import Show
 from tools.fuzz.fates import CaseReport, Fate
 from tools.fuzz.models.generate import random_model

@@ -10,10 +10,11 @@ import pytest
 from onnx import helper
 
 from mugraph.domains import Real
+from mugraph.onnx.foreign import ProtoNode
 from mugraph.ops import ONNX_OPERATORS, NotExpressible, NotUnderstood, get_operator
 from mugraph.terms.shape import DataType, ShapeError, TensorType, Undecided, floor_div, symbol
 from mugraph.terms.text import parse_term, parse_type
-from tests.support.onnx_helpers import foreign, inferred, make_node, type_of
+from tests.support.onnx_helpers import foreign, inferred, make_node, run_node, type_of
 from tests.support.operator_cases import I64, Case, F, ints
 
 
@@ -85,6 +86,19 @@ def test_not_understood(
     op: str, inputs: Sequence[Any], attrs: Mapping[str, Any], opset: int, constants: tuple[int, ...], outputs: int, reason: str
 ) -> None:
     assert reason in _unread(op, inputs, attrs, opset, constants, outputs)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 13])
+def test_statistics_of_a_batch_that_are_named_train_where_nobody_reads_them(opset: int) -> None:
+    """Before opset 14 the number of outputs says so."""
+    operands = Case("BatchNormalization", [(2, 3, 5), (3,), (3,), (3,), (3,)], {}).arrays()
+    plain, training = (make_node("BatchNormalization", operands, {}, outputs) for outputs in (1, 5))
+    (wanted,), (other, *_) = (run_node(node, operands, opset) for node in (plain, training))
+    assert not np.allclose(wanted, other, atol=0.1)
+    read = ONNX_OPERATORS["BatchNormalization"].read
+    assert read(foreign(plain, operands, opset)).operands == (0, 1, 2, 3, 4)
+    with pytest.raises(NotUnderstood, match="training mode"):
+        read(ProtoNode(training, opset, list(map(type_of, operands)), wanted=1))
 
 
 def test_unknown_rank_is_not_understood() -> None:

@@ -121,7 +121,7 @@ def test_the_command_line_names_architectures_and_keeps_sources(model: Path, tmp
     arguments = [str(model), "--device", "h200", "--deterministic", "--arch", "sm_90", "--keep-kernels", str(tmp_path / "kept")]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
-    assert "1 custom kernels" in result.output and len(list((tmp_path / "kept").glob("*.py"))) == 1
+    assert "1 custom kernel:" in result.output and len(list((tmp_path / "kept").glob("*.py"))) == 1
 
 
 # What does not work

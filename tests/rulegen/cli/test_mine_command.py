@@ -9,7 +9,7 @@ import onnx
 import pytest
 from click.testing import CliRunner, Result
 
-from mugraph.interrupts import INTERRUPTED_EXIT
+from mugraph.starting import INTERRUPTED_EXIT
 from rulegen.cli.main import cli
 from rulegen.mine import miner
 from rulegen.mugraphs import mining

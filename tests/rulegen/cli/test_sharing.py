@@ -107,7 +107,7 @@ def test_rules_from_before_the_log_are_adopted_where_they_stand(mine: str) -> No
     before = run("verify-log", mine)
     assert before.exit_code == 1 and "never accepted" in before.output
     adopted = run("verify-log", mine, "--adopt")
-    assert adopted.exit_code == 1 and "1 rules adopted" in adopted.output
+    assert adopted.exit_code == 1 and "1 rule adopted" in adopted.output
     after = run("verify-log", mine).output
     assert f"rule {RULES[5].id} is there and was never accepted" in after and RULES[4].id not in after
     assert f"rule {RULES[0].id} is not the text that was accepted" in after

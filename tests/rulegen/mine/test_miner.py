@@ -278,6 +278,6 @@ def test_the_command(tmp_path: Path) -> None:
     onnx.save(build("silu"), tmp_path / "si lu.onnx")
     out = tmp_path / "found.rules"
     result = CliRunner().invoke(cli, ["mine", str(tmp_path / "si lu.onnx"), "--out", str(out)])
-    assert result.exit_code == 0 and f"1 rules written to {out}" in result.output.replace("\n", "")
+    assert result.exit_code == 0 and f"1 rule written to {out}" in result.output.replace("\n", "")
     assert "model=si-lu" in out.read_text() and "rulegen mine" in out.read_text().splitlines()[0]
     assert CliRunner().invoke(cli, ["audit", str(out)]).exit_code == 0

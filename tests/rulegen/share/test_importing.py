@@ -261,6 +261,17 @@ def test_text_rules_are_proved_again(tmp_path: Path) -> None:
     assert [result.status for result in results] == [Status.NEW, Status.REFUTED]
 
 
+def test_a_rule_is_tried_in_floats_under_its_guards(tmp_path: Path) -> None:
+    shipped = next(rule for rule in shipped_rules() if [c.predicate for c in rule.conditions] == ["fits", "all_true"])
+    file = tmp_path / "mask.rules"
+    file.write_text(format_rule(shipped))
+    (found,) = import_file(file, [], prover=prover())
+    assert found.status == Status.NEW, found.reason
+    file.write_text(re.sub(r"\n  proof .*", "", format_rule(shipped)))
+    (found,) = import_file(file, [], prover=prover())
+    assert found.status == Status.NEW, found.reason
+
+
 def read_problem(folder: Path, text: str) -> str:
     file = folder / "problem.rules"
     file.write_text(text)

@@ -110,8 +110,8 @@ def test_the_command(tmp_path: Path) -> None:
     arguments = ["prove", QUOTIENT, "--let", LET, "--out", str(path), "--rules", str(database)]
     done = CliRunner().invoke(cli, arguments)
     (rule,) = read_rules(path)
-    assert done.exit_code == 0 and f"rule {rule.id} added to" in done.output and "1 new rules" in done.output
-    assert CliRunner().invoke(cli, ["stats", str(database)]).output.startswith("1 rules")
+    assert done.exit_code == 0 and f"rule {rule.id} added to" in done.output and "1 new rule in" in done.output
+    assert CliRunner().invoke(cli, ["stats", str(database)]).output.startswith("1 rule in")
     again = CliRunner().invoke(cli, arguments)
     assert f"rule {rule.id} stands in" in again.output and read_rules(path) == [rule]
     refuted = CliRunner().invoke(cli, ["prove", "Relu(x) = x", "--let", "x:float[m]", "--out", str(path)])

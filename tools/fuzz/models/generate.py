@@ -20,6 +20,7 @@ from mugraph.terms.shape import DataType, TensorType, concrete
 from rewriter.reference.comparison import is_float
 from tools.fuzz.models.draft import ModelDraft, Rejected, np_type
 from tools.fuzz.models.idioms import IDIOMS
+from tools.fuzz.models.images import IMAGES
 from tools.fuzz.models.masks import hides_a_row
 from tools.fuzz.models.pieces import PIECES
 from tools.fuzz.models.quantized import QUANTIZED
@@ -28,17 +29,26 @@ from tools.fuzz.running import CannotRun, at_sizes, computed, run, session
 
 __all__ = ["RandomModel", "random_model"]
 
-_OPSETS = (13, 14, 15, 16, 17, 17, 18, 19, 20, 21, 22, 23, 23, 24, 25)
+_OPSETS = (7, 8, 9, 10, 11, 11, 12, 12, 13, 14, 15, 16, 17, 17, 18, 19, 20, 21, 22, 23, 23, 24, 25)
 _FLOATS = (DataType.FLOAT,) * 12 + (DataType.FLOAT16, DataType.FLOAT16, DataType.DOUBLE, DataType.DOUBLE, DataType.BFLOAT16)
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
-_WAYS = PIECES + IDIOMS + QUANTIZED
+_WAYS = PIECES + IMAGES + IDIOMS + QUANTIZED
 _EXTREME = (0.0, -0.0, 1.0, -1.0, 1e-40, 1e-20, 1e18, -1e18, 6e4, 1e-7, 88.0, -104.0)
 _GREATEST = (*_EXTREME, 1e20, 3e38, -3e38)
 _LARGE = (0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 1e-6, 1e-3, 100.0, 12.0)
 _MOST = 1 << 16
 """Most elements of an input of the sizes that the optimiser takes where it is given none."""
 _DEADLY_WHERE_EMPTY = frozenset(
-    {"Conv", "FusedConv", "NhwcFusedConv", "Attention", "MultiHeadAttention", "GroupQueryAttention", "InstanceNormalization"}
+    {
+        "Conv",
+        "ConvTranspose",
+        "FusedConv",
+        "NhwcFusedConv",
+        "Attention",
+        "MultiHeadAttention",
+        "GroupQueryAttention",
+        "InstanceNormalization",
+    }
 )
 """Operators that end or hang the runtime's process where tensors have no entries (docs/upstream.md)."""
 _DEADLY_WHERE_ONE = frozenset({"MatMulIntegerToFloat"})

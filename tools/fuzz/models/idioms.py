@@ -250,7 +250,9 @@ def scan(draft: ModelDraft) -> None:
 
 
 def function(draft: ModelDraft) -> None:
-    """A call of a local function."""
+    """A call of a local function, of which models of the oldest opsets have none (:func:`mugraph.onnx.parse.raise_opset`)."""
+    if draft.opset < 9:
+        raise Rejected("functions came later")
     x = draft.value(lambda t: t.dtype in FLOATS)
     name = f"local_{len(draft.functions)}"
     ops = [draft.one(["Neg", "Exp", "Relu", "Identity", "Tanh"]) for _ in range(2)]

@@ -296,66 +296,6 @@ def product(draft: ModelDraft) -> None:
     _applied(draft, "MatMul", [x, y])
 
 
-def image(draft: ModelDraft) -> None:
-    """Convolutions, pools and their normalisation on images of one to three axes."""
-    g = draft.generator
-    spatial = int(draft.one([1, 2, 2, 2, 3]))
-    channels = int(draft.one([1, 2, 4, 6]))
-    side = tuple(int(i) for i in g.integers(3, 9, spatial))
-    x = draft.leaf(TensorType(draft.dtype, (draft.size(), channels, *side)))
-    op = draft.one(
-        ["conv", "conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "bn", "InstanceNormalization", "LRN"]
-    )
-    window = tuple(int(i) for i in g.integers(1, 4, spatial))
-    pads = tuple(int(i) for i in g.integers(0, 2, 2 * spatial))
-    common = {
-        "strides": tuple(int(i) for i in g.integers(1, 3, spatial)),
-        "dilations": tuple(int(i) for i in g.integers(1, 3, spatial)),
-    }
-    if op == "conv":
-        group = int(draft.one([d for d in (1, 1, 2, channels) if channels % d == 0]))
-        outputs = group * int(draft.one([1, 2, 3]))
-        weight = draft.constant(draft.numbers(TensorType(draft.dtype, (outputs, channels // group, *window))))
-        bias = [draft.constant(draft.numbers(TensorType(draft.dtype, (outputs,))))] if draft.chance(0.5) else []
-        padding: dict[str, Any] = {"pads": pads}
-        if draft.chance(0.15):
-            padding = {"auto_pad": draft.one(["SAME_UPPER", "SAME_LOWER", "VALID"])}
-            common["dilations"] = (1,) * spatial
-        (y,) = draft.node("Conv", [x, weight, *bias], {"group": group, **common, **padding})
-        if draft.chance(0.5):
-            _batch_norm(draft, y)
-        return
-    if op == "bn":
-        _batch_norm(draft, x)
-    elif op == "InstanceNormalization":
-        draft.node(op, [x, *(draft.constant(draft.numbers(TensorType(draft.dtype, (channels,)))) for _ in range(2))])
-    elif op == "LRN":
-        draft.node(op, [x], {"size": int(draft.one([1, 3]))})
-    elif op.startswith("Global"):
-        draft.node(op, [x])
-    else:
-        attributes: dict[str, Any] = {
-            "kernel_shape": window,
-            "pads": tuple(min(p, w - 1) for p, w in zip(pads, window * 2, strict=True)),
-        }
-        attributes["strides"] = common["strides"]
-        if op == "MaxPool" or draft.opset >= 19:
-            attributes["dilations"] = common["dilations"]
-        if op == "AveragePool" and draft.chance(0.5):
-            attributes["count_include_pad"] = 1
-        if draft.chance(0.2):
-            attributes["ceil_mode"] = 1
-        draft.node(op, [x], attributes)
-
-
-def _batch_norm(draft: ModelDraft, x: str) -> None:
-    channels = draft.types[x].shape[1]
-    shape = TensorType(draft.dtype, (channels,))
-    scale, bias, mean = (draft.constant(draft.numbers(shape)) for _ in range(3))
-    variance = draft.constant(np.abs(draft.numbers(shape)) + np.asarray(0.1, np.float32), draft.dtype)
-    draft.node("BatchNormalization", [x, scale, bias, mean, variance])
-
-
 PIECES: tuple[tuple[Piece, float], ...] = (
     (rule_instance, 8.0),
     (sample, 1.5),
@@ -367,6 +307,5 @@ PIECES: tuple[tuple[Piece, float], ...] = (
     (axis_wise, 1.2),
     (movement, 2.5),
     (product, 1.2),
-    (image, 0.8),
 )
 """The pieces, and how often each is taken beside the others."""
