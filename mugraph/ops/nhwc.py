@@ -12,7 +12,7 @@ kernel takes channels two at a time and groups of no more than 512, and finds it
 (contrib_ops/cuda/diffusion/group_norm.cc, group_norm_impl.cu).
 
 ``GroupNormalization[group=g,spatial=n](x, s, b)`` is ONNX's own, of [N, C, *spatial], from opset 21 on: that of opset 18, which
-scaled groups, was withdrawn. onnxruntime has no kernel for it and runs the nodes of ONNX's definition, most of them over all of x.
+scaled groups, was withdrawn. onnxruntime has no kernel for it and runs the nodes of ONNX's definition, most over all of x.
 """
 
 from __future__ import annotations
