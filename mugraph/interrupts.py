@@ -109,7 +109,8 @@ def run_command(module: str, name: str, *, collects_rarely: bool = False) -> Non
 def _tell_of_crashes() -> None:
     """Has a process of its own say in a line that a fault in a library's code ended this one: Python gets no turn to say it then.
 
-    It reads what Python's fault handler writes (``faulthandler``), which is nothing where a process ends in another way.
+    It reads what Python's fault handler writes (``faulthandler``), which is nothing where a process ends in another way. What
+    ends a process that this one forked is nothing of its: whoever waits for that one handles it.
     """
     import faulthandler
 
@@ -119,6 +120,12 @@ def _tell_of_crashes() -> None:
     if os.fork():
         os.close(reading)
         faulthandler.enable(writing)
+
+        def leave() -> None:
+            faulthandler.disable()
+            os.close(writing)
+
+        os.register_at_fork(after_in_child=leave)
         return
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends with the other, whatever ends that

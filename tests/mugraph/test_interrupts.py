@@ -189,6 +189,14 @@ def test_what_a_library_ends_is_told_in_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no signals")
+def test_what_ends_a_process_that_a_command_forked_is_not_told(tmp_path: Path) -> None:
+    """Whoever forked it handles that, as a pool of workers does; the command itself ends well."""
+    body = "import faulthandler, os; pid = os.fork(); os.waitpid(pid, 0) if pid else faulthandler._sigsegv()"
+    done = _command(tmp_path, body)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no signals")
 def test_what_others_end_is_not_told(tmp_path: Path) -> None:
     done = _command(tmp_path, "import os; os.kill(os.getpid(), 9)")
     assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
