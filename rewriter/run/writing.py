@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from mugraph.deadline import BudgetSpent
+from mugraph.deadline import BudgetSpent, Deadline
 from mugraph.files import Draft, Scratch, destination, is_device, same_file
 from mugraph.onnx import Model, Saved, copy
 from rewriter.run import timings
@@ -35,6 +35,7 @@ _MARGIN = 1.5
 """What a model takes to write over what samples of it let expect."""
 _OVERALL = 3.0
 """The most seconds to time what was written beside the file that came."""
+_INTERRUPTED = "interrupted while the original and the result were measured: the result had been written"
 _UNLOADED = "the budget left no time to measure how long the original and the result take to load"
 
 
@@ -128,18 +129,25 @@ def write(bench: Workbench, decision: Decision) -> Outcome:
     bench.notes.tell(*_about_files(task, saved), *note_on_shared_buffers(shared))
     with bench.clock.lap("load"):
         is_awaited = not (decision.outcome.cached_verdict or decision.is_interrupted)
-        footprints = _footprints(bench, before, saved, is_awaited)
-        overall = _overall(bench, saved, *footprints) or decision.outcome.overall
+        footprints, overall = (before, on_disk(saved.files)), decision.outcome.overall
+        try:
+            footprints = _footprints(bench, *footprints, saved, is_awaited)
+            overall = _overall(bench, saved, *footprints) or overall
+        except KeyboardInterrupt:
+            bench.notes.tell(_INTERRUPTED)
     return written(bench, decision, saved, footprints, overall, shared)
 
 
-def _footprints(bench: Workbench, before: ModelFootprint | None, saved: Saved, is_awaited: bool) -> Footprints:
+def _footprints(
+    bench: Workbench, before: ModelFootprint | None, after: ModelFootprint | None, saved: Saved, is_awaited: bool
+) -> Footprints:
     """What the original and the written model take beside time: on disk, and to load, where the budget suffices.
 
     Args:
+        before, after: what they take on disk.
         is_awaited: what loading takes is worth the time: no earlier run told that, and the user does not wait for the end.
     """
-    task, after = bench.task, on_disk(saved.files)
+    task = bench.task
     if before is None or after is None or not (is_awaited and task.measures and task.options.searches):
         return before, after
     assert task.original.path is not None
@@ -176,10 +184,15 @@ def _overall(bench: Workbench, saved: Saved, came: ModelFootprint | None, result
         return None
     assert task.original.path is not None, "it was loaded"
     bench.progress("timing the result beside the file that came")
+    ends = Deadline("the budget ended while the result was timed beside the file that came")
+    ends.end_in(bench.clock.room("end"))
     try:
-        return timings.confirm(task.original.path, saved.files[0], task.feeds(), "cpu", seconds, briefly=True)
+        with ends.heeded():
+            return timings.confirm(task.original.path, saved.files[0], task.feeds(), "cpu", seconds, briefly=True)
     except (BudgetSpent, RuntimeFailure):
         return None
+    finally:
+        ends.end()
 
 
 def _about_files(task: Task, saved: Saved) -> Iterator[str]:

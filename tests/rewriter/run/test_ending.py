@@ -18,9 +18,10 @@ import onnx
 import pytest
 from onnx.parser import parse_model
 
+from mugraph.deadline import BudgetSpent, deadline
 from mugraph.onnx import load, open_in
 from rewriter import optimize
-from rewriter.run import background, cleaning, footprint, writing
+from rewriter.run import background, cleaning, footprint, timings, writing
 from rewriter.run import optimize as run
 from rewriter.run.background import Background
 from rewriter.run.clock import Clock
@@ -257,6 +258,41 @@ def test_a_clean_model_is_timed_beside_the_file_that_came(
         assert outcome.cleaned and not outcome.improved and (outcome.overall == FASTER) is is_told
     told = json.loads(outcome.to_json())["overall"]
     assert outcome.cached_verdict and (told["ratio"] == FASTER.ratio if is_told else told is None)
+
+
+def test_timing_beside_the_file_that_came_ends_with_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second part runs models so often at least, whatever time is left for it."""
+    lefts: list[float] = []
+
+    def confirm(*_: Any, **__: Any) -> None:
+        found = deadline()
+        lefts.append(math.inf if found is None else found.left())
+        raise BudgetSpent
+
+    footprints = [ModelFootprint(1, 2.0, first_run=0.1), ModelFootprint(1, 1.0, first_run=0.1)]
+    monkeypatch.setattr(writing, "measured", lambda *_: footprints)
+    monkeypatch.setattr(timings, "confirm", confirm)
+    source = untidy(tmp_path / "m.onnx", np.eye(64), np.eye(64))
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[], budget=20)
+    assert outcome.overall is None and len(lefts) == 1 and 0 < lefts[0] < 20
+
+
+@pytest.mark.parametrize("where", ["measured", "confirm"])
+def test_an_interrupt_once_the_result_is_written_keeps_it(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timing: dict[str, Any]
+) -> None:
+    """The run ended as one of which nothing came, while its output was there."""
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    footprints = [ModelFootprint(1, 2.0, first_run=0.1), ModelFootprint(1, 1.0, first_run=0.1)]
+    monkeypatch.setattr(writing, "measured", lambda *_: footprints)
+    monkeypatch.setattr(writing if where == "measured" else timings, where, interrupted)
+    source = untidy(tmp_path / "m.onnx", np.eye(64), np.eye(64))
+    outcome = optimize(source, tmp_path / "o.onnx", provider="cpu", rules=[], budget=20)
+    assert outcome.cleaned and outcome.overall is None and outcome.after is not None
+    assert any(note.startswith("interrupted while the original and the result") for note in outcome.file_notes)
 
 
 def test_what_is_written_of_a_model_that_came_clean_is_compared_with_that_alone(tmp_path: Path, timing: dict[str, Any]) -> None:
