@@ -92,7 +92,7 @@ def _check_einsum(attrs: AttrMap, types: Sequence[TensorType]) -> None:
             raise Undecided(f"Einsum '{attrs['equation']}' sums over {counts[0]} and {counts[1]} entries")
 
 
-def _explicit(equation: str, ranks: Sequence[int]) -> str:
+def explicit(equation: str, ranks: Sequence[int]) -> str:
     """An equation with a letter for each axis and an arrow, for operands of some ranks; what cannot have that stays.
 
     ONNX wants an ellipsis to stand for the same axes in all operands.
@@ -118,7 +118,7 @@ def _read_einsum(node: ForeignNode) -> Reading:
     if len(node.types) != 2:
         raise NotUnderstood(f"Einsum of {len(node.types)} operands")
     ranks = [type_of(node, i).rank for i in range(2)]
-    return Reading({"equation": _explicit(str(attributes_of(node, equation="")["equation"]), ranks)}, plain_inputs(node, 2))
+    return Reading({"equation": explicit(str(attributes_of(node, equation="")["equation"]), ranks)}, plain_inputs(node, 2))
 
 
 define(

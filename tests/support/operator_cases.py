@@ -313,6 +313,8 @@ def _indexing() -> list[Case]:
     cases += [Case("Pad", [(2, 3, 4), ints(2, 1, 0, 3), None, ints(2, 0)], constants=(1, 3), since=18)]
     cases += [Case("Pad", [(3, 4), ints(0, 0, 0, 0)], constants=(1,), since=11)]
     cases += [Case("Tile", [(2, 3), ints(*r)], constants=(1,)) for r in ((2, 1), (1, 3), (1, 1))]
+    cases += [Case("DepthToSpace", [(2, 12, 2, 3)], {"blocksize": 2, "mode": mode}, since=11) for mode in ("DCR", "CRD")]
+    cases += [Case("DepthToSpace", [(2, 9, 2, 3)], {"blocksize": 3}), Case("SpaceToDepth", [(2, 3, 4, 6)], {"blocksize": 2})]
     cases += [
         Case("ConstantOfShape", [ints(2, 3)], {"value": np.asarray([v], d)}, constants=(0,))
         for v, d in ((1.5, F), (7, I64), (True, bool))

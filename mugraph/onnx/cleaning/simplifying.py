@@ -14,6 +14,7 @@ from mugraph.onnx.literals import tensor_of
 from mugraph.onnx.model import Model
 from mugraph.onnx.scopes import NameSupply, captured, graphs_of, names_in_use
 from mugraph.ops import get_operator
+from mugraph.ops.einsum import explicit
 from mugraph.terms.shape import DataType, Dim, SymDim, TensorType, same_shape
 
 __all__ = ["simplify"]
@@ -103,6 +104,7 @@ class _Simplifying:
                 self._one_slice,
                 self._one_concat,
                 self._one_product,
+                self._one_transpose,
                 self._without_zeros,
             )
             for step in steps:
@@ -282,6 +284,19 @@ class _Simplifying:
         axes = given[2] if len(given) > 2 and given[2] is not None else np.arange(len(starts), dtype=starts.dtype)
         steps = given[3] if len(given) > 3 and given[3] is not None else np.ones_like(starts)
         return starts, ends, np.asarray(axes % len(type_.shape), starts.dtype), steps
+
+    def _one_transpose(self, node: NodeProto) -> NodeProto | None:
+        """A Transpose for an Einsum of one operand that has each of its axes once, as models put patches of an image together."""
+        given = self._type(node.input[0]) if node.op_type == "Einsum" and len(node.input) == 1 else None
+        if given is None:
+            return None
+        equation = self._attribute(node, "equation")
+        assert isinstance(equation, bytes)
+        before, _, after = explicit(equation.decode(), [given.rank]).partition("->")
+        if not before.isalpha() or len(set(before)) != given.rank or sorted(before) != sorted(after):
+            return None
+        perm = [before.index(letter) for letter in after]
+        return helper.make_node("Transpose", list(node.input), list(node.output), name=node.name, perm=perm)
 
     def _one_product(self, node: NodeProto) -> NodeProto | None:
         """A Gemm for a product by a stored matrix and a bias, as onnxruntime makes it when it loads a model (MatMulAddFusion).

@@ -37,6 +37,9 @@ SAMPLES = (
     "ScatterElements[axis=-3](x, i, y) | x:[3,2,4] i:int64[1,2,4] y:[1,2,4]",
     "ScatterElements[axis=-2](x, i, y) | x:[2,3,4] i:int64[2,2,4] y:[2,2,4]",
     "TensorScatter[axis=-2,batch=-3,mode='linear'](x, y) | x:[2,5,4] y:[2,3,4]",
+    "DepthToSpace[blocksize=2,mode='DCR'](x) | x:[2,12,2,5]",
+    "DepthToSpace[blocksize=3,mode='CRD'](x) | x:[2,18,1,2]",
+    "SpaceToDepth[blocksize=2](x) | x:[2,3,4,6]",
 )
 
 

@@ -208,6 +208,18 @@ def test_what_a_run_needs_stays(name: str) -> None:
     assert sum(ops(cleaned(f"g {text}")).values()) == count
 
 
+@pytest.mark.parametrize("equation", ["ab->ba", " ab -> ba ", "ba", "...a->a...", "Ab->bA"])
+def test_an_einsum_of_one_operand_that_only_turns_it_is_a_transpose(equation: str) -> None:
+    assert same(f'g (float[2,3] x) => (float[3,2] y) {{ y = Einsum<equation = "{equation}">(x) }}') == {"Transpose": 1}
+
+
+@pytest.mark.parametrize(("equation", "shape"), [("ab->a", "3"), ("ab->", ""), ("aa->a", "3")])
+def test_an_einsum_of_one_operand_that_sums_or_picks_stays(equation: str, shape: str) -> None:
+    feed = {"x": GENERATOR.standard_normal((3, 3)).astype(np.float32)}
+    text = f'g (float[3,3] x) => (float[{shape}] y) {{ y = Einsum<equation = "{equation}">(x) }}'
+    assert same(text, feed) == {"Einsum": 1}
+
+
 def test_bodies_may_use_the_same_names_for_different_values() -> None:
     text = (
         "g (float[2,3] x, bool c) => (float[2,3] y, float[2,3] z) { k = Constant<value = float {2}>() "
