@@ -336,7 +336,8 @@ def _spellings(equation: _Equation) -> Iterator[_Equation]:
     yield equation
     if (shortened := _shortened(target)) is not target:
         yield replace(equation, candidate=CandidateRule((source,), (shortened,), candidate.types))
-    exact = {_single(number): number for number in _exact_numbers(target, candidate.types)}
+    known = _exact_numbers(target, candidate.types)
+    exact = {rounded: number for number in known if 0 < abs(rounded := _single(number)) < math.inf}
     numbers = {n for term in walk([source]) if term.op == "Const" and isinstance(n := term.attr("value"), float)}
     sharpened = {const(n): const(exact[_single(n)]) for n in numbers if exact.get(_single(n), n) != n}
     if sharpened:

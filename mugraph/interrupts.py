@@ -150,7 +150,7 @@ def _crash_in_words(trace: str) -> str:
     name = Path(sys.argv[0]).name
     return (
         f"{name}: {whose} ended the process ({fault}) that was run as '{in_a_line(' '.join([name, *sys.argv[1:]]))}'; try "
-        "another version of it, or --budget 0, which runs no model; ONNX_SUPEROPT_DEBUG=1 prints where it was"
+        "another version of it, or onnx-superopt --budget 0, which runs no model; ONNX_SUPEROPT_DEBUG=1 prints where it was"
     )
 
 

@@ -3,9 +3,9 @@
 ``Windows[axis=-2,dilations=(d,),kernel=(k,),strides=(s,)]`` has two axes in place of one, and entry [n, j] along them is entry
 ``n*s + j*d`` of the operand. Its attributes are those of a convolution over one axis, without pads (im2col).
 
-``DepthToSpace`` makes places of an image of its channels, in blocks of ``blocksize`` by ``blocksize``, as sub-pixel convolutions have
-them (Shi et al., CVPR 2016). ``mode`` says how channels are told apart: ``'DCR'`` by the place within a block first, ``'CRD'`` by
-the channel of the result first. ``SpaceToDepth`` is the inverse of the former.
+``DepthToSpace`` makes places of an image of its channels, in blocks of ``blocksize`` by ``blocksize``, as sub-pixel convolutions
+have them (Shi et al., CVPR 2016). ``mode`` says how channels are told apart: ``'DCR'`` by the place within a block first,
+``'CRD'`` by the channel of the result first. ``SpaceToDepth`` is the inverse of the former.
 """
 
 from __future__ import annotations

@@ -89,15 +89,16 @@ def _verdict(outcome: Outcome) -> tuple[str, Literal["good", "bad", "open"], str
         return "an internal error: the original was written", "bad", str(outcome.fault)
     gain = outcome.gain_over_what_came
     whole = None if gain is None else f"{gain:.2f} times as fast as the file that came"
-    if not outcome.improved and whole:
-        return f"cleaned up: {whole}", "good", outcome.message
+    if not outcome.improved and gain is not None:
+        return f"cleaned up: {whole}", "good" if gain > 1 else "open", outcome.message
     if not outcome.improved:
         return "cleaned up, not improved" if outcome.cleaned else "not improved", "open", outcome.message
     if timing is None:
         share = outcome.predicted_after / max(outcome.predicted_before, 1e-9)
         return f"rewritten: {share:.3f} of the time by the cost model", "open", "Numerically checked, not timed end to end."
     where = " on the device" if outcome.on_device is not None else ""
-    return whole or f"{1 / timing.ratio:.2f} times as fast as before{where}", "good", ""
+    told: Literal["good", "open"] = "good" if gain is None or gain > 1 else "open"
+    return whole or f"{1 / timing.ratio:.2f} times as fast as before{where}", told, ""
 
 
 def _latency(outcome: Outcome) -> Iterable[Block]:

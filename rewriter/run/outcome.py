@@ -192,7 +192,8 @@ class Outcome:
     @property
     def gain_over_what_came(self) -> float | None:
         """How many times as fast it is as the file that came, where cleaning up has a part in that; ``None`` within noise."""
-        return 1 / self.overall.ratio if self.overall is not None and self.overall.faster else None
+        overall = self.overall
+        return 1 / overall.ratio if overall is not None and (overall.faster or overall.slower) else None
 
     def to_json(self) -> str:
         """All fields; numbers that JSON lacks are ``null``."""

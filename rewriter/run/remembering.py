@@ -262,7 +262,8 @@ class Verdicts:
             told = replace(told, notes=(_OF_OTHER_WEIGHTS,), dropped=())
         notes = tuple(dict.fromkeys((*told.notes, *decision.outcome.notes)))
         dropped = tuple(dict.fromkeys((*told.dropped, *decision.outcome.dropped)))
-        outcome = replace(decision.outcome, overall=told.overall, notes=notes, dropped=dropped, cached_verdict=True)
+        overall = told.overall if is_own else None  # of a file that is not here
+        outcome = replace(decision.outcome, overall=overall, notes=notes, dropped=dropped, cached_verdict=True)
         if _without_gains(told) == _without_gains(outcome):
             outcome = replace(outcome, fired=told.fired, predicted_after=told.predicted_after, times=told.times)
         return Decision(decision.graph, outcome)

@@ -67,6 +67,8 @@ def test_a_saving_that_rounds_to_nothing_has_no_sign() -> None:
         (False, None, "cleaned up: what was written is the original with less in it"),
         (True, 0.4, "improved: 2.50 times as fast as the file that came; 1.25 times as fast as cleaned up alone"),
         (True, 1.0, "improved: 1.25 times as fast as before"),
+        (False, 1.25, "cleaned up: 0.80 times as fast as the file that came; what was written"),
+        (True, 1.25, "improved: 0.80 times as fast as the file that came; 1.25 times as fast as cleaned up alone"),
     ],
 )
 def test_what_cleaning_up_gained_is_told(improved: bool, overall: float | None, told: str) -> None:
