@@ -138,7 +138,7 @@ def test_a_group_normalisation_gives_what_it_is_given() -> None:
         Twice (a, s, b) => (r) { n = GroupNormalization<num_groups = 2>(a, s, b) r = Add(n, n) }""")
     model = load(proto)
     types = {node.op: str(model.graph.type(node.values[0])) for node in model.graph.nodes() if not node.is_opaque}
-    assert types == dict.fromkeys(("Mul", "Neg", "Exp"), "float[N,8,H,W]")
+    assert types == dict.fromkeys(("GroupNormalization", "Mul", "Neg", "Exp"), "float[N,8,H,W]")
     inferred, failure = inference.infer(proto)
     assert not failure and [node.op_type for node in nested_nodes(inferred)] == [node.op_type for node in nested_nodes(proto)]
     assert [list(node.input) for node in nested_nodes(inferred)] == [list(node.input) for node in nested_nodes(proto)]

@@ -20,8 +20,9 @@ from tests.support.operator_cases import CASES, FLOAT32, OPSETS, Case, F
 
 
 def test_every_operator_has_a_case() -> None:
-    """Those that are defined by a decomposition have theirs in test_contrib.py."""
-    assert {case.op for case in CASES} == {name for name, record in ONNX_OPERATORS.items() if not record.composite}
+    """Those that are defined by a decomposition have theirs in test_contrib.py, but for one whose layout is that of images."""
+    plain = {name for name, record in ONNX_OPERATORS.items() if not record.composite}
+    assert {case.op for case in CASES} == {*plain, "GroupNormalization"}
 
 
 def _agree(actual: Sequence[Any], expected: Sequence[np.ndarray], rtol: float, atol: float) -> None:
