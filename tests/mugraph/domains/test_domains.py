@@ -106,6 +106,8 @@ PROGRAMS: dict[str, Mapping[str, tuple[int, ...]]] = {
     "Expand[shape=(2,3)](x)": {"x": (2, 1)},
     "Tile[repeats=(2,)](x)": {"x": X},
     "Windows[axis=-2,dilations=(1,),kernel=(2,),strides=(1,)](x)": {"x": (3, 2)},
+    "DepthToSpace[blocksize=2,mode='CRD'](x)": {"x": (1, 4, 1, 2)},
+    "SpaceToDepth[blocksize=2](x)": {"x": (1, 1, 2, 4)},
     "Pad[begins=(1,),ends=(0,)](x)": {"x": X},
     "Pad[begins=(1,),ends=(1,),mode='reflect'](x)": {"x": X},
     "Gather[axis=-1](x, Cast[to=int64](i))": {"x": X, "i": (2,)},
