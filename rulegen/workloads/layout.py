@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rulegen.workloads.windows import BATCH_FACTOR, BATCH_SUMMAND, VALID, batch, conv, pad
+from rulegen.workloads.windows import BATCH_FACTOR, BATCH_SUMMAND, GROUPS, VALID, batch, conv, pad
 from rulegen.workloads.workload import Workload
 
 __all__ = ["LAYOUT"]
@@ -74,10 +74,6 @@ def _resize(axes: str) -> str:
     return f"Resize[axes=({axes}),coordinates='asymmetric',mode='nearest',rounding='floor',shape=(2*h,2*w)]"
 
 
-_GROUP_SIZES = {"n": (1, 2, 1), "g": (2, 1, 3), "k": (1, 2, 1), "h": (2, 1, 3), "w": (1, 3, 2)}
-"""Of groups of channels: images, groups, channels of one, rows, columns."""
-
-
 def _group_norms(dtype: str) -> Workload:
     """Normalised groups of channels as exporters write them, with SiLU and without, by the operator for channels last."""
     groups = "InstanceNormalization[epsilon=1e-05,spatial=1](Reshape[drop=3,shape=(g,2*k*h*w)](x), s, t)"
@@ -98,7 +94,7 @@ def _group_norms(dtype: str) -> Workload:
         operators=(),
         max_ops=0,
         samples=4,
-        sizes=_GROUP_SIZES,
+        sizes=GROUPS,
         keep=frozenset({"perm"}),
         open_numbers=True,
         equations=(
@@ -121,7 +117,7 @@ def _group_normalization(dtype: str) -> Workload:
         operators=(),
         max_ops=0,
         samples=4,
-        sizes=_GROUP_SIZES,
+        sizes=GROUPS,
         keep=frozenset({"perm"}),
         open_numbers=True,
         equations=tuple(equations),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rulegen.workloads.windows import BATCH_FACTOR, BATCH_SUMMAND, SPATIAL, batch
+from rulegen.workloads.windows import BATCH_FACTOR, BATCH_SUMMAND, GROUPS, SPATIAL, batch
 from rulegen.workloads.workload import Workload
 
 __all__ = ["NORMAL"]
@@ -29,7 +29,7 @@ def _groups(dtype: str, *spatial: str) -> Workload:
         operators=(),
         max_ops=0,
         samples=4,
-        sizes={"n": (1, 2, 1), "g": (2, 1, 3), "k": (1, 2, 1), "h": (2, 1, 3), "w": (1, 3, 2)},
+        sizes=GROUPS,
         keep=frozenset({"to"}),
         open_numbers=True,
         equations=(f"{whole} = Add(Mul({back}, Unsqueeze[axes=({axes})](s)), Unsqueeze[axes=({axes})](b))",),

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["BATCH_FACTOR", "BATCH_SUMMAND", "SPATIAL", "VALID", "average_pool", "batch", "conv", "max_pool", "pad", "transposed"]
+__all__ = [
+    "BATCH_FACTOR",
+    "BATCH_SUMMAND",
+    "GROUPS",
+    "SPATIAL",
+    "VALID",
+    "average_pool",
+    "batch",
+    "conv",
+    "max_pool",
+    "pad",
+    "transposed",
+]
 
 SPATIAL = {"n": (2, 1, 1), "c": (2, 3, 2), "h": (3, 2, 4), "w": (2, 4, 3), "d": (2, 3, 3), "e": (3, 2, 4)}
 """Small sizes for images and kernels."""
@@ -11,6 +23,9 @@ VALID = SPATIAL | {"h": (4, 3, 5), "w": (3, 5, 4)}
 BATCH_FACTOR = "Div(g, Sqrt(Add(v, 1e-05)))"
 BATCH_SUMMAND = f"Sub(b, Mul(u, {BATCH_FACTOR}))"
 """What a BatchNormalization multiplies each channel by and adds to it, by its scale g, bias b, mean u and variance v."""
+
+GROUPS = {"n": (1, 2, 1), "g": (2, 1, 3), "k": (1, 2, 1), "h": (2, 1, 3), "w": (1, 3, 2)}
+"""Of groups of channels: images, groups, channels of one, rows, columns."""
 
 
 def batch(x: str, spatial: int = 2) -> str:
