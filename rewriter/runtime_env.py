@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
@@ -142,12 +142,12 @@ class Session:
     Args:
         session: of onnxruntime.
         provider: of it.
-        file: that it was opened from; ``None`` for a model in memory.
+        model: that it was opened of: a name is that of its file.
     """
 
-    def __init__(self, session: Any, provider: str = "cpu", file: Path | None = None) -> None:
+    def __init__(self, session: Any, provider: str = "cpu", model: bytes | str | None = None) -> None:
         self._session, self._provider, self._running, self._deadline = session, provider, ort.RunOptions(), deadline()
-        self._call = calling_for(file)
+        self._call = _calling_for(model)
         if self._deadline is not None:
             self._deadline.stops(self)
 
@@ -280,8 +280,13 @@ def new_session(
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
-    source, file = (str(model), model) if isinstance(model, Path) else (model, None)
-    return Session(bare_session(source, options, names, provider), provider, file)
+    source = str(model) if isinstance(model, Path) else model
+    return Session(bare_session(source, options, names, provider), provider, source)
+
+
+def _calling_for(model: bytes | str | None) -> Callable[..., Any]:
+    """What calls onnxruntime for a model or a file of this name."""
+    return calling_for(model if isinstance(model, str) else None)
 
 
 def bare_session(model: bytes | str, options: Any, providers: Sequence[Any], provider: str) -> Any:
@@ -296,8 +301,7 @@ def bare_session(model: bytes | str, options: Any, providers: Sequence[Any], pro
     if ends is not None:
         ends.stops(opening)
     with calling_runtime(provider):  # without a second try on another provider, which onnxruntime would only print
-        call = calling_for(model if isinstance(model, str) else None)
-        return call(ort.InferenceSession, model, options, providers=providers, enable_fallback=0)
+        return _calling_for(model)(ort.InferenceSession, model, options, providers=providers, enable_fallback=0)
 
 
 def settings_elsewhere(provider: str) -> dict[str, Any]:
