@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from mugraph.lines import LineFormatter, in_a_line
 from mugraph.starting import INTERRUPTED_EXIT, end_at_once, rare_collections
 
-__all__ = ["INTERNAL_EXIT", "PIPE_EXIT", "USER_EXIT", "heed_interrupts", "run_command"]
+__all__ = ["INTERNAL_EXIT", "PIPE_EXIT", "USER_EXIT", "calling_for", "heed_interrupts", "run_command"]
 
 USER_EXIT = 2
 """Exit code of a command that ended in something that its user can put right."""
@@ -141,6 +143,36 @@ def _tell_of_crashes() -> None:
         os._exit(0)
 
 
+def calling_for(path: str | Path | None) -> Callable[..., Any]:
+    """What calls a function with arguments for a model's file, or one of no file, and is told where that ends the process.
+
+    All that Python's fault handler tells of a call are the names of functions, so that this one's has a digest of the file's.
+    """
+    return FunctionType(_call.__code__.replace(co_name=_mark(path)), {})
+
+
+def _call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    return function(*arguments, **named)
+
+
+def _mark(path: str | Path | None) -> str:
+    name = b"" if path is None else os.fsencode(os.path.realpath(path))
+    return f"for_{hashlib.blake2b(name, digest_size=8).hexdigest()}"
+
+
+def _was_run(trace: str) -> str:
+    """Which model was run where a process ended, as far as that is known: a file that its command names, or none of these."""
+    threads = re.split(r"\n\n", trace)
+    marks = {mark for thread in threads for mark in re.findall(r" in (for_[0-9a-f]{16})$", thread, re.MULTILINE)}
+    current = [thread for thread in threads if thread.startswith("Current thread")]
+    marks = {mark for mark in marks if any(mark in thread for thread in current)} or marks
+    if len(marks) != 1:
+        return ""
+    words = [word.rpartition("=")[2] for word in sys.argv[1:]]
+    named = next((word for word in words if _mark(word) in marks), None)
+    return " while it ran a model of our own making" if named is None else f" while it ran {in_a_line(named)}"
+
+
 def _crash_in_words(trace: str) -> str:
     """What ended a process, by what Python's fault handler wrote."""
     if os.environ.get("ONNX_SUPEROPT_DEBUG"):
@@ -149,8 +181,9 @@ def _crash_in_words(trace: str) -> str:
     whose = "onnxruntime" if "onnxruntime_inference_collection" in trace else "a library"
     name = Path(sys.argv[0]).name
     return (
-        f"{name}: {whose} ended the process ({fault}) that was run as '{in_a_line(' '.join([name, *sys.argv[1:]]))}'; try "
-        "another version of it, or onnx-superopt --budget 0, which runs no model; ONNX_SUPEROPT_DEBUG=1 prints where it was"
+        f"{name}: {whose} ended the process ({fault}) that was run as '{in_a_line(' '.join([name, *sys.argv[1:]]))}'"
+        f"{_was_run(trace)}; try another version of it, or onnx-superopt --budget 0, which runs no model; "
+        "ONNX_SUPEROPT_DEBUG=1 prints where it was"
     )
 
 

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import onnxruntime as ort
 
 from mugraph.deadline import deadline, heed
+from mugraph.interrupts import calling_for
 from rewriter.runtime import CPU_ONLY, is_built, library_path, register
 
 __all__ = [
@@ -141,10 +142,12 @@ class Session:
     Args:
         session: of onnxruntime.
         provider: of it.
+        model: that it was opened of: a name is that of its file.
     """
 
-    def __init__(self, session: Any, provider: str = "cpu") -> None:
+    def __init__(self, session: Any, provider: str = "cpu", model: bytes | str | None = None) -> None:
         self._session, self._provider, self._running, self._deadline = session, provider, ort.RunOptions(), deadline()
+        self._call = _calling_for(model)
         if self._deadline is not None:
             self._deadline.stops(self)
 
@@ -162,7 +165,7 @@ class Session:
         """The outputs of these names, or all."""
         with _asking(self._provider), nullcontext() if self._deadline is None else self._deadline.call():
             try:
-                outputs: list[Any] = self._session.run(names, feed, self._running)
+                outputs: list[Any] = self._call(self._session.run, names, feed, self._running)
             except Exception as problem:  # a call of its own, since what is timed should be short
                 raise self._failure(problem) from problem
         return outputs
@@ -182,7 +185,7 @@ class Session:
     def run_with_iobinding(self, binding: Any) -> None:
         """Runs on bound tensors; where the session captures graphs, in the thread that captured this one."""
         try:
-            self._session.run_with_iobinding(binding, self._running)
+            self._call(self._session.run_with_iobinding, binding, self._running)
         except Exception as problem:
             raise self._failure(problem) from problem
 
@@ -277,7 +280,13 @@ def new_session(
     if profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(profile)
     names = [PROVIDERS["cuda"], PROVIDERS["cpu"]] if provider == "cuda" else [PROVIDERS["cpu"]]
-    return Session(bare_session(str(model) if isinstance(model, Path) else model, options, names, provider), provider)
+    source = str(model) if isinstance(model, Path) else model
+    return Session(bare_session(source, options, names, provider), provider, source)
+
+
+def _calling_for(model: bytes | str | None) -> Callable[..., Any]:
+    """What calls onnxruntime for a model or a file of this name."""
+    return calling_for(model if isinstance(model, str) else None)
 
 
 def bare_session(model: bytes | str, options: Any, providers: Sequence[Any], provider: str) -> Any:
@@ -292,7 +301,7 @@ def bare_session(model: bytes | str, options: Any, providers: Sequence[Any], pro
     if ends is not None:
         ends.stops(opening)
     with calling_runtime(provider):  # without a second try on another provider, which onnxruntime would only print
-        return ort.InferenceSession(model, options, providers=providers, enable_fallback=0)
+        return _calling_for(model)(ort.InferenceSession, model, options, providers=providers, enable_fallback=0)
 
 
 def settings_elsewhere(provider: str) -> dict[str, Any]:

@@ -115,12 +115,14 @@ def _reported(words: CommandWords, report: Path, options: Options, tell: Callabl
     Args:
         folder: for what lasts as long as the run.
     """
+    since = time.monotonic()
     before = _of_run.main_graph(words.model)
+    after = 0.0 if before is None else _of_run.page_seconds(before) + time.monotonic() - since
     if options.kernels_folder is None and may_have_kernels(options):
         options = replace(options, kernels_folder=folder / "kernels")
-    outcome = optimize(words.model, words.output, options, tell, words.spent)
+    outcome = optimize(words.model, words.output, options, tell, words.spent, after)
     if before is not None:
         tell("writing the report")
-        after = _of_run.main_graph(Path(outcome.output)) or before
-        write_text(report, _of_run.run_page(outcome, before, after, options.rules, options.kernels_folder or folder))
+        result = _of_run.main_graph(Path(outcome.output)) or before
+        write_text(report, _of_run.run_page(outcome, before, result, options.rules, options.kernels_folder or folder))
     return outcome

@@ -153,7 +153,7 @@ def _verdict(outcome: Outcome) -> Iterator[str]:
     if not outcome.improved:
         yield f"[bold]not improved[/]: {_said(outcome.message)}"
         if outcome.cleaned:
-            same = "what was written is the original with less in it, and computes the same bit for bit"
+            same = "what was written is the original with less in it; outputs were the same bit for bit where both were run"
             yield f"[green]cleaned up[/]: {_over_what_came(outcome)}{same}"
     elif outcome.latency is None:
         share = outcome.predicted_after / max(outcome.predicted_before, 1e-9)

@@ -141,7 +141,7 @@ def open_session(model: bytes | str, has_kernels: bool = False, *, strictly: boo
     if has_kernels:
         with calling_runtime():
             register(options)
-    return Session(bare_session(model, options, providers, "cuda"), "cuda")
+    return Session(bare_session(model, options, providers, "cuda"), "cuda", model)
 
 
 def _declared(info: onnx.ValueInfoProto) -> TensorType:

@@ -54,6 +54,8 @@ __all__ = ["SEARCHING", "optimize"]
 _UNSEARCHED = Judgement(message="interrupted before the search began: the original was kept", is_interrupted=True)
 _MOST_WRITING = 0.5
 """Share of the budget that is kept for writing at most: a model that takes longer is searched all the same."""
+_MOST_AFTER = 0.5
+"""Share of the budget that is left for the caller at most."""
 _SAMPLE = 0.01
 """Share of the budget for each sample of writing."""
 SEARCHING = (
@@ -86,6 +88,7 @@ class _Optimize(Protocol[_Fields]):
         options: Options | None = None,
         progress: Progress = ...,
         spent: float = ...,
+        after: float = ...,
         *args: _Fields.args,
         **fields: _Fields.kwargs,
     ) -> Outcome: ...
@@ -107,6 +110,7 @@ def optimize(
     options: Options | None = None,
     progress: Progress = _silent,
     spent: float = 0.0,
+    after: float = 0.0,
     **fields: Any,
 ) -> Outcome:
     """Writes an equivalent, faster model, or the original where nothing is better.
@@ -122,6 +126,7 @@ def optimize(
         options: what is asked for.
         progress: called with a line of text now and then.
         spent: seconds of the budget that are over already, as :func:`rewriter.run.clock.process_seconds` tells a command.
+        after: seconds of the budget that are left for what the caller does then; at most half of it.
         fields: of :class:`rewriter.run.options.Options`, instead of ``options``.
 
     Raises:
@@ -131,7 +136,7 @@ def optimize(
     if options is not None and fields:
         raise TypeError(f"give options, or their fields ({', '.join(fields)}), not both")
     asked = Options(**fields) if options is None else options
-    clock = Clock(asked.budget, spent)
+    clock = Clock(asked.budget - min(after, _MOST_AFTER * asked.budget), spent)
     if asked.searches and asked.rules is None:
         read_ahead()
     target = choose_target(asked)

@@ -242,7 +242,7 @@ class Options:
     clean: bool = option(
         False, flag=Flag("--clean", "Only clean up: fold constants, drop what nobody reads, share what is equal.", group=_SEARCH)
     )
-    """The model is cleaned up and not searched; outputs are those of the original, bit for bit."""
+    """The model is cleaned up and not searched; what is left of it computes the same."""
 
     precision: float = option(
         0.0,

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
@@ -152,18 +153,18 @@ click.Command.parse_args = click.Group.parse_args = interrupted
 _FAULTY = """
 import sys
 from mugraph.interrupts import run_command
-sys.argv = ["/usr/bin/tool"]
+sys.argv[0] = "/usr/bin/tool"
 run_command("{module}", "run")
 """
 
 
 def _command(
-    tmp_path: Path, body: str, out: int | IO[str] = subprocess.PIPE, **environment: str
+    tmp_path: Path, body: str, out: int | IO[str] = subprocess.PIPE, words: Sequence[str] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     (tmp_path / "faulty_tool.py").write_text(f"def run():\n    {body}\n")
     code = _FAULTY.format(module="faulty_tool")
     settings = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.getcwd()}", **environment}
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, "-c", code, *words]
     return subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, env=settings, timeout=60, check=False)
 
 
@@ -186,6 +187,26 @@ def test_what_a_library_ends_is_told_in_a_line(tmp_path: Path) -> None:
         assert done.returncode == -signal.SIGSEGV and len(done.stderr.splitlines()) == 1, done.stderr
         assert done.stderr.startswith(f"tool: {whose} ended the process (Segmentation fault) that was run as 'tool';")
         assert "faulty_tool.py" in _command(tmp_path, body, ONNX_SUPEROPT_DEBUG="1").stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no signals")
+def test_a_crash_is_told_with_the_model_that_was_run(tmp_path: Path) -> None:
+    """Where two threads run models, that of the thread which crashed; where it is no thread of Python's, none."""
+    setup = "import sys, time, faulthandler, threading; from mugraph.interrupts import calling_for; "
+    crash, elsewhere = (
+        "(faulthandler._sigsegv)",
+        "threading.Thread(target=lambda: calling_for('b.onnx')(time.sleep, 9), daemon=True).start()",
+    )
+    foreign = "__import__('ctypes').CDLL(None).pthread_create(b'12345678', None, None, None)"  # which starts at no address
+    for body, told in (
+        (f"calling_for('a.onnx'){crash}", "' while it ran ./a.onnx; try"),
+        (f"calling_for('other.onnx'){crash}", "' while it ran a model of our own making; try"),
+        (f"{elsewhere}; calling_for('a.onnx'){crash}", "' while it ran ./a.onnx; try"),
+        (f"{elsewhere}; calling_for('a.onnx')(lambda: ({foreign}, time.sleep(9)))", ""),
+    ):
+        done = _command(tmp_path, setup + body, words=["./a.onnx"], ONNX_SUPEROPT_DEBUG="")
+        assert (told in done.stderr) if told else "while it ran" not in done.stderr, done.stderr
+        assert "ended the process" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no signals")

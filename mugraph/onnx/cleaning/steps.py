@@ -73,7 +73,9 @@ class Cleaned:
 
 
 def clean(model: Model, evaluate: Evaluate, depth: Depth = Depth.NUMBERS) -> Cleaned | None:
-    """A model with the same interface and, in one runtime, the same outputs bit for bit; ``None`` where nothing is to be done.
+    """A model with the same interface that computes the same in onnxruntime; ``None`` where nothing is to be done.
+
+    It is the same bit for bit unless onnxruntime's optimisers fuse what is left otherwise, which whoever runs both finds out.
 
     Calls of the model's functions are written out, as runtimes do. Constant nodes become initializers, and equal constants one.
     What depends on constants alone is computed, where the file does not grow by it and the node is none of quantisation.

@@ -17,8 +17,11 @@ from rewriter.cli.main import main
 from rewriter.reference import Error
 from rewriter.report.charts import bars, histogram
 from rewriter.report.of_run import run_page
+from rewriter.run import optimize as optimize_module
 from rewriter.run import timings
-from rewriter.run.outcome import OperatorTime, Outcome, Tried
+from rewriter.run.outcome import Fired, OperatorTime, Outcome, Tried
+from rules_db.entries import Entry
+from rules_db.library import read_entries
 from tests.support.runs import FASTER, lora
 
 pytestmark = pytest.mark.usefixtures("measured_cache")
@@ -109,3 +112,25 @@ def test_a_histogram_has_every_round() -> None:
     drawn = histogram([0.9, 0.9, 0.95, 1.1], 0.92, 0.9, 1.0)
     heights = sorted(float(h) for h in re.findall(r'height="([\d.]+)" fill="var\(--edge\)"', drawn))
     assert heights == [40.0, 40.0, 80.0]
+
+
+def test_the_report_is_written_within_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run leaves the time for it; of a budget that is hardly longer, half."""
+    budgets, clock = list[float](), optimize_module.Clock
+    monkeypatch.setattr(optimize_module, "Clock", lambda budget, spent: budgets.append(budget) or clock(budget, spent))
+    monkeypatch.setattr("rewriter.report.of_run.page_seconds", lambda _: 4.0)
+    source = lora(tmp_path / "lora.onnx")
+    for budget in ("20", "2"):
+        for more in (["--report", tmp_path / "r.html"], []):
+            assert _run(source, "--provider", "cpu", "--budget", budget, "--input", "x=2x4x32", *more).exit_code == 0
+    assert 15 < budgets[0] < 16 and budgets[1:] == [20, 1, 2]
+
+
+def test_only_the_shipped_rules_that_fired_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule, read, entry_read = next(iter(read_entries())).name, list[str](), Entry.read
+    monkeypatch.setattr(Entry, "read", lambda entry, **how: read.append(entry.name) or entry_read(entry, **how))
+    graph = onnx.load(lora(tmp_path / "lora.onnx")).graph
+    html = run_page(
+        Outcome("a.onnx", "b.onnx", fired=(Fired(rule, "x", "proved", 1, 1.0, ("y",)),)), graph, graph, None, tmp_path
+    )
+    assert read == [rule] and f"Both sides of rule {rule}" in html

@@ -155,11 +155,11 @@ def test_for_a_gpu_what_the_optimisers_of_the_cpu_make_otherwise_does_not_count(
     task = read_task(source, tmp_path / "o.onnx", options, choose_target(options))
     monkeypatch.setattr(cleaning, "new_session", noted)
     monkeypatch.setattr(cleaning, "_same", lambda *_: next(answers))
-    compared = list[tuple[list[str], list[bool]]]()
+    compared, told = list[tuple[list[str], list[bool]]](), ""
     for cleaned, difference in cleaning.clean_tasks(task, tmp_path, math.inf):
         optimized.clear()
         with contextlib.suppress(cleaning.Differs):
-            difference(lambda: True)
+            told = difference(lambda: True)
             is_clean = True
         compared.append(([node.op_type for node in cleaned.model.proto.graph.node], optimized[:]))
         if is_clean:
@@ -167,6 +167,7 @@ def test_for_a_gpu_what_the_optimisers_of_the_cpu_make_otherwise_does_not_count(
     full, less = ["MatMul", "MatMul", "Add"], ["Add", "MatMul", "MatMul", "Add"]
     twice = (full, [True, True, False, False])
     assert compared == ([twice] if same_without else [twice, (less, [True, True])])
+    assert ("outputs there differ by rounding" in told) is same_without, "which is said where it is so"
 
 
 def test_a_fault_while_cleaning_costs_nobody_the_model(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
