@@ -129,8 +129,8 @@ def unfold(
 def _numbers(name: str, dtype: DataType, count: int, text: FunctionText, by_pairs: bool) -> str:
     """Writes the floats of words, and returns them side by side along new axes of two.
 
-    The number that masks are put below is the same everywhere, and nothing that a compiler knows: it would have one register for
-    each mask else, since an instruction takes one number of its own.
+    An instruction takes one number of its own, the mask. What it is put below is in a register, since no compiler knows it: it is
+    multiplied with the size of the launch along its third axis, which is 1.
     """
     text.assign(name, _from_the_least(f"{name}.to(tl.uint32)", dtype))
     text.assign(f"{name}_base", f"({_BASE << 16 | _BASE} * tl.num_programs(2)).to(tl.uint32)")
