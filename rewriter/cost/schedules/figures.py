@@ -24,11 +24,11 @@ from mugraph.blocks.statements import (
     Store,
     statement_operands,
 )
-from mugraph.domains.base import FLOATS
+from mugraph.domains.base import FLOATS, NIBBLES
 from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim, product
-from mugraph.terms.term import walk
+from mugraph.terms.term import variables, walk
 
 __all__ = ["BlockFigures", "Side", "TileProduct", "operand_type"]
 
@@ -226,6 +226,12 @@ class BlockFigures:
                 for name in self._behind(s.operands[1], "loop"):
                     sides.setdefault(name, "columns")
         return sides
+
+    def is_of_four_bits(self, statement: Compute) -> bool:
+        """Whether a thread graph makes half-precision numbers of ones of four bits."""
+        loads = [defined for v in variables([statement.term]) if isinstance(defined := self.block.defined[v.name], Load)]
+        types = {self.kernel.tensors[load.tensor].dtype for load in loads}
+        return bool(types & NIBBLES) and types <= NIBBLES | {DataType.FLOAT16}
 
     def _behind(self, name: str, phase: str) -> set[str]:
         """What is computed for a value in a phase, itself included, as far as the thread graphs go."""

@@ -43,6 +43,8 @@ _MASK = 4.0
 """Instructions that set an entry beyond the end of an axis to zero."""
 _PREPARED = 6.0
 """Instructions that bring an entry from shared memory to where matrix units take it from, besides what is computed of it."""
+_OF_FOUR_BITS = 3.0
+"""The same of a number of four bits, with all that is computed of it: counted in machine code, two at once (2.9 to 3.7)."""
 _SHARES_OF_PEAK = (0.84, 0.6, 0.45, 0.15)
 """Of the matrix units: products that are all a loop does and have many results, at least 64 rows, at least 32, and fewer."""
 _MANY_RESULTS = 1 << 14
@@ -82,6 +84,17 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
     figures, block = tilings.figures, tilings.figures.block
     moved, payload, products, large, entrywise, widened, row_bytes, column_bytes = (np.zeros(tilings.count) for _ in range(8))
     instructions = {place: np.zeros(tilings.count) for place in ("scalar", "rows", "columns", "spread")}
+    for each in figures.products:
+        if (each.phase == "loop") == in_loop:
+            by_few, by_many, one_by_one = _product_times(tilings, device, each)
+            products += by_few
+            large += by_many
+            entrywise += one_by_one
+            widened += sum(tilings.entries(axes) for axes in each.narrow) * (one_by_one > 0)
+            rows, columns = figures.outer(each)
+            width = element_bytes(each.dtype)
+            row_bytes += width * tilings.entries((*rows, each.over))
+            column_bytes += width * tilings.entries((*columns, each.over))
     for statement in block.statements:
         value = statement.value if isinstance(statement, Store) else _first_name(statement)
         if (isinstance(statement, Accumulate) or block.phases[value] == "loop") != in_loop:
@@ -97,9 +110,12 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
                 instructions["scalar"] += entries * _PER_LOAD / figures.vector(statement)
         elif isinstance(statement, Compute):
             place = "spread" if value in figures.under_statistics else figures.prepared.get(value, "scalar")
-            instructions[place] += _instructions(tilings, statement)
+            computed = _instructions(tilings, statement)
             if value in figures.prepared:
-                instructions[place] += entries * (_PREPARED + _MASK * tilings.is_ragged(block.value_axes[value]))
+                computed += entries * (_PREPARED + _MASK * tilings.is_ragged(block.value_axes[value]))
+                if figures.is_of_four_bits(statement):
+                    computed = np.where(entrywise > 0, computed, entries * _OF_FOUR_BITS)
+            instructions[place] += computed
         elif isinstance(statement, MaskTile):
             payload += entries * tilings.masked
             moved += entries * tilings.masked
@@ -110,17 +126,6 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
             cost = _SOFTMAX if statement.monoid == "softmax" else 2
             if statement.monoid == "softmax" or not isinstance(block.defined[statement.operands[0]], Dot):
                 instructions["scalar"] += tilings.entries(block.value_axes[statement.operands[0]]) * cost
-    for each in figures.products:
-        if (each.phase == "loop") == in_loop:
-            by_few, by_many, one_by_one = _product_times(tilings, device, each)
-            products += by_few
-            large += by_many
-            entrywise += one_by_one
-            widened += sum(tilings.entries(axes) for axes in each.narrow) * (one_by_one > 0)
-            rows, columns = figures.outer(each)
-            width = element_bytes(each.dtype)
-            row_bytes += width * tilings.entries((*rows, each.over))
-            column_bytes += width * tilings.entries((*columns, each.over))
     units = {"products": products, "large_products": large, "entrywise": entrywise, "widened": widened}
     return BlockWork(moved, payload, **instructions, **units, row_bytes=row_bytes, column_bytes=column_bytes)
 

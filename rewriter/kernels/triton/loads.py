@@ -2,27 +2,30 @@
 
 What is read once is read by one thread, not by as many as it serves: it is loaded a *grain* at a time, and unfolded in registers.
 Numbers of four bits are made floats without a conversion, of which a processor does few at a time: put below the exponent of
-2^23 they are so much more than that (the "magic number" of Kim et al., arXiv 2211.10017, section 3.2, here in single precision).
+2^10 they are so much more than that, in half precision, which has every one of them (the "magic number" of Kim et al., arXiv
+2211.10017, section 3.2). Two halves of a word are computed at once: a number of its lower half and one of its upper half. So they
+come in pairs of numbers that are four apart. Along a loop, whose order is free, positions go by pairs (:func:`paired_axis`),
+and nothing has to be brought into another order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from mugraph.blocks.statements import View, repeated_along
+from mugraph.blocks.statements import MaskTile, View, repeated_along
 from mugraph.domains.base import NIBBLES
-from mugraph.terms.shape import DataType
+from mugraph.terms.shape import DataType, TensorType
 from rewriter.kernels.triton.text import FunctionText
 from rewriter.kernels.triton.tiling import Tiling
 
-__all__ = ["load_grains", "packed_along", "unfold"]
+__all__ = ["load_grains", "packed_along", "paired", "paired_axis", "unfold"]
 
 _WORDS = {8: 32, 4: 16, 2: 8}
 """Numbers of four bits in a word, and its bits."""
-_BASE = 0x4B000000
-"""The bits of 2^23 in single precision, whose last one counts 1."""
-_WITHOUT_SHIFT = 5
-"""Numbers of a word, from its first on, that lie below an exponent as they are."""
+_BASE = 0x6400
+"""The bits of 2^10 in half precision, whose last one counts 1."""
+_PAIRS = 4
+"""Of the numbers of a word of eight; those of a pair are so many apart."""
 
 
 def packed_along(view: View, dtype: DataType, tiling: Tiling) -> tuple[str, int] | None:
@@ -47,15 +50,49 @@ def load_grains(view: View, dtype: DataType, tiling: Tiling) -> dict[str, int]:
     return {axis: grain for axis, grain in grains.items() if tiling[axis] > 1} | ({} if packed is None else dict([packed]))
 
 
+def paired_axis(tiling: Tiling, types: Mapping[str, TensorType]) -> str | None:
+    """The loop's axis, where its positions go by the pairs of words: 0, 4, 1, 5, 2, 6, 3, 7, and so on.
+
+    So they do where numbers of four bits are loaded along it in words of eight, and what else is loaded, entry by entry, or is
+    the same for a word. Sums and products over the loop have no order; what is added up in another order rounds otherwise.
+    """
+    block, is_paired = tiling.block, False
+    if block.loop is None or any(isinstance(statement, MaskTile) for statement in block.statements):
+        return None
+    for load in block.loads:
+        dtype = types[load.tensor].dtype
+        packed = packed_along(load.view, dtype, tiling)
+        is_paired |= packed == (block.loop, 2 * _PAIRS)
+        if load_grains(load.view, dtype, tiling).get(block.loop, 2 * _PAIRS) % (2 * _PAIRS):
+            return None
+    return block.loop if is_paired else None
+
+
+def paired(positions: str) -> str:
+    """The text of positions from 0 on, by the pairs of words."""
+    count = 2 * _PAIRS
+    return f"({positions} // {count} * {count} + {positions} % {count} // 2 + {positions} % 2 * {_PAIRS})"
+
+
 def unfold(
-    name: str, view: View, dtype: DataType, grains: Mapping[str, int], tiling: Tiling, text: FunctionText, parity: str
+    name: str,
+    view: View,
+    dtype: DataType,
+    grains: Mapping[str, int],
+    tiling: Tiling,
+    text: FunctionText,
+    parity: str,
+    by_pairs: str | None = None,
 ) -> tuple[str, ...]:
-    """Writes the entries of a loaded tile of grains under its name, as floats of 32 bits, and returns their axes.
+    """Writes the entries of a loaded tile of grains under its name, and returns their axes.
+
+    They are floats of 32 bits, and numbers of four bits halves.
 
     A tile that is within one grain along an axis is not over that axis.
 
     Args:
         parity: the places of the entries, as text, where they are of four bits and not loaded as words.
+        by_pairs: the axis whose positions go by the pairs of words (:func:`paired_axis`).
     """
     packed = packed_along(view, dtype, tiling)
     along = None if packed is None else packed[0]
@@ -65,10 +102,10 @@ def unfold(
         text.assign(name, f"{name}.to(tl.float32)")
     elif along is None:
         text.assign(name, _from_the_least(f"({name} >> ((({parity}) % 2) * 4).to(tl.uint8)).to(tl.uint32)", dtype))
-        text.assign(name, _number(name, dtype))
+        text.assign(name, _half(f"({name} & 15) | {_BASE}", 0, dtype))
     for axis, grain in grains.items():
         if axis == along:
-            wide = _numbers(name, dtype, grain, text)
+            wide = _numbers(name, dtype, grain, text, by_pairs == axis)
             if grain > 2:
                 wide = f"tl.reshape({wide}, [{', '.join(map(str, (*sizes.values(), grain)))}])"
         elif axis in sizes:
@@ -89,14 +126,29 @@ def unfold(
     return tuple(axes)
 
 
-def _numbers(name: str, dtype: DataType, count: int, text: FunctionText) -> str:
-    """Writes the floats of words, and returns them side by side along new axes of two."""
+def _numbers(name: str, dtype: DataType, count: int, text: FunctionText, by_pairs: bool) -> str:
+    """Writes the floats of words, and returns them side by side along new axes of two.
+
+    An instruction takes one number of its own, the mask. What it is put below is in a register, since no compiler knows it: it is
+    multiplied with the size of the launch along its third axis, which is 1.
+    """
     text.assign(name, _from_the_least(f"{name}.to(tl.uint32)", dtype))
-    parts = []
-    for number in range(count):
-        shift = 4 * _WITHOUT_SHIFT if number >= _WITHOUT_SHIFT else 0
-        parts.append(f"{name}_{number}")
-        text.assign(parts[-1], _number(f"({name} >> {shift})" if shift else name, dtype, 4 * number - shift))
+    text.assign(f"{name}_base", f"({_BASE << 16 | _BASE} * tl.num_programs(2)).to(tl.uint32)")
+    lower, upper = [], []
+    for number in range(min(count, _PAIRS)):
+        shift, place = number // 2 * 8, number % 2 * 4
+        words = f"({name} >> {shift})" if shift else name
+        pair = f"{name}_{number}"
+        text.assign(pair, f"({words} & {0x000F000F << place}) | {name}_base")
+        lower.append(_half(f"{pair} & {0xFFFF}", place, dtype))
+        upper.append(_half(f"{pair} >> 16", place, dtype))
+    if count <= _PAIRS:
+        return _joined(lower)
+    return f"tl.join({_joined(lower)}, {_joined(upper)})" if by_pairs else _joined([*lower, *upper])
+
+
+def _joined(parts: Sequence[str]) -> str:
+    """Values side by side along new axes of two, neighbours along the last."""
     while len(parts) > 1:
         half = len(parts) // 2
         parts = [f"tl.join({one}, {other})" for one, other in zip(parts[:half], parts[half:], strict=True)]
@@ -108,11 +160,11 @@ def _from_the_least(words: str, dtype: DataType) -> str:
     return f"{words} ^ {0x88888888}" if dtype is DataType.INT4 else words
 
 
-def _number(words: str, dtype: DataType, place: int = 0) -> str:
-    """The floats of the four bits at a place of words that count from the least on; all that is computed is exact."""
+def _half(bits: str, place: int, dtype: DataType) -> str:
+    """The halves of four bits that stand at a place below 2^10 and count from the least on; all that is computed is exact."""
     least = 8 if dtype is DataType.INT4 else 0
-    above = f"(({words} & {15 << place}) | {_BASE}).to(tl.float32, bitcast=True)"
-    return f"{above} * {2.0**-place} - {2.0 ** (23 - place) + least}" if place else f"{above} - {2.0**23 + least}"
+    above = f"({bits}).to(tl.uint16).to(tl.float16, bitcast=True)"
+    return f"{above} * {2.0**-place} - {2.0 ** (10 - place) + least}" if place else f"{above} - {2.0**10 + least}"
 
 
 def _axes(view: View) -> list[str]:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from mugraph.blocks.statements import Affine, Index, View
 from mugraph.terms.shape import Dim
 from rewriter.kernels.text.places import Places
+from rewriter.kernels.triton.loads import paired
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
 
@@ -20,13 +21,21 @@ class Positions:
 
     Args:
         steps: from one position of an axis to the next; 1 where nothing is said.
+        by_pairs: the axis whose positions go by the pairs of words (:func:`rewriter.kernels.triton.loads.paired_axis`).
 
     Attributes:
         tensors: those that are pointed to: arguments of the function.
     """
 
-    def __init__(self, text: FunctionText, tiling: Tiling, places: Places, steps: Mapping[str, int] | None = None) -> None:
-        self._text, self._tiling, self._places, self._steps = text, tiling, places, steps or {}
+    def __init__(
+        self,
+        text: FunctionText,
+        tiling: Tiling,
+        places: Places,
+        steps: Mapping[str, int] | None = None,
+        by_pairs: str | None = None,
+    ) -> None:
+        self._text, self._tiling, self._places, self._steps, self.by_pairs = text, tiling, places, steps or {}, by_pairs
         self._written: set[str] = set()
         self.tensors: list[str] = []
 
@@ -57,6 +66,7 @@ class Positions:
             else:
                 step = self._steps.get(axis, 1)
                 within = f"tl.arange(0, {tile})" if step == 1 else f"tl.arange(0, {tile}) * {step}"
+                within = paired(within) if axis == self.by_pairs else within
                 text.assign(f"{axis}_at", f"{start} + {within}" if start else within)
             if axis == block.loop and self._places.wide:
                 text.assign(f"{axis}_at", f"{axis}_at.to(tl.int64)" if tile > 1 else f"tl.cast({axis}_at, tl.int64)")

@@ -161,8 +161,9 @@ class TileValues:
         self._text.assign(statement.name, f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
         if grains or dtype in NIBBLES:
             places, _, _ = self._positions.offsets(statement.tensor, view, grains)
-            axes = unfold(statement.name, view, dtype, grains, self._tiling, self._text, " + ".join(places) or "0")
-            dtype = DataType.FLOAT
+            parity, by_pairs = " + ".join(places) or "0", self._positions.by_pairs
+            axes = unfold(statement.name, view, dtype, grains, self._tiling, self._text, parity, by_pairs)
+            dtype = DataType.FLOAT16 if dtype in NIBBLES else DataType.FLOAT
         kind = "float" if dtype == DataType.FLOAT else "raw" if dtype in FLOATS else "int"
         if dtype == DataType.BOOL:
             self._text.assign(statement.name, f"{statement.name} != 0")

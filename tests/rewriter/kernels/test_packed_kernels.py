@@ -29,6 +29,7 @@ from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Compiler
+from rewriter.kernels.triton.loads import paired
 from rules_db.trust.formulas.proof import why_not_proved
 from tools.fuzz.interpreter import Interpreter
 
@@ -131,16 +132,30 @@ def test_a_kernel_is_true_for_all_sizes() -> None:
 
 
 def test_words_are_loaded_once_and_taken_apart_in_registers() -> None:
-    """Words beside each other of as many weights as fit, no conversion of an integer, and one scale a row within a block."""
+    """Words beside each other of as many weights as fit, no conversion of an integer, and one scale a row within a block.
+
+    Positions along the loop go by the pairs of a word.
+    """
     text = generate(kernel(PRODUCTS["symmetric"]), SCHEDULES[:1]).text
     assert (
         "tl.load(q.to(tl.pointer_type(tl.uint32)) + n_at[None, :] * 8 + " in text and "// 8 + tl.arange(0, 4))[:, None]" in text
     )
-    assert ".to(tl.float32, bitcast=True)" in text and "q_tile.to(tl.float32)" not in text
+    assert ".to(tl.float16, bitcast=True)" in text and "q_tile.to(tl.float32)" not in text.split("q_tile = tl.reshape")[0]
+    assert f"k_at = k_start + {paired('tl.arange(0, 32)')}\n" in text
     (line,) = [line for line in text.splitlines() if "s_tile = tl.load" in line]
     assert "// 32" in line and "arange" not in line
     wide = generate(kernel(PRODUCTS["symmetric"]), [Schedule((("n", 8), ("k", 64)), warps=1)]).text
     assert "tl.broadcast_to(s_tile[:, :, None]" in wide or "tl.permute(tl.broadcast_to(s_tile" in wide
+
+
+def test_positions_keep_their_order_where_something_is_one_for_part_of_a_word() -> None:
+    """By pairs its entries would lie elsewhere than those of words of eight."""
+    types = {"x": parse_type("float16[m,64]"), "q": parse_type("int4[24,64]"), "s": parse_type("float16[24,16]")}
+    product = "MatMul(x, Transpose[perm=(1,0)](DequantizeLinear[axis=-1,block={block}](q, s)))"
+    for block, count in ((4, 16), (8, 8)):
+        types["s"] = parse_type(f"float16[24,{count}]")
+        text = generate(kernel(product.format(block=block), types), SCHEDULES[:1]).text
+        assert ("k_at = k_start + tl.arange(0, 32)\n" in text) == (block == 4)
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
