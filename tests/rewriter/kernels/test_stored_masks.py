@@ -305,7 +305,7 @@ def test_what_a_mask_shows_is_read_off_its_entries() -> None:
 
 def test_biases_hide_by_what_is_low_beside_them() -> None:
     seen = blocks(20, 30, 0.6, holes=0)
-    seen[:, 3] = True
+    seen[:, 3], seen[4, 7] = True, False  # in the row that is changed below something is hidden, too
     window, low = within(20, 30, 3, 4), float(np.finfo(np.float16).min)
     biases = GENERATOR.normal(size=(2, 20, 30)).astype(np.float16)
 
