@@ -342,4 +342,6 @@ def open_presumed(url: str, trust: Trust, tell: Callable[[str], None], until: fl
         return RuleBook(open_rules(url, trust, tell))  # which says why
     if presumed.skipped:
         tell(told_of(presumed.skipped, len(presumed), without_password(url)))
+    elif not len(presumed) and not presumed.unchecked:
+        tell(f"{without_password(url)} holds no rule")
     return presumed

@@ -46,6 +46,12 @@ def opened(path: str) -> tuple[RuleBook, list[str]]:
     return open_presumed(path, Trust.PROVED, told.append), told
 
 
+def test_a_file_without_rules_is_told(tmp_path: Path, cache: Path) -> None:
+    path = file_of(tmp_path, [])
+    book, told = opened(path)
+    assert not len(book) and told == [f"{path} holds no rule"]
+
+
 def nothing_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Usable, "of", lambda *_: pytest.fail("checked again"))
 
