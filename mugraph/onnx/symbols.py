@@ -6,7 +6,7 @@ equal, they are: other sizes give an error, and no result that a rewritten model
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from onnx import GraphProto, NodeProto, TypeProto, helper
@@ -233,10 +233,9 @@ class SymbolLearner:
                     return
         if question.or_one:
             return
-        for left, right in ((second, first), (first, second)):
-            name = plain_symbol(left)
-            if name is not None and (name not in self.fed or symbols_within(right) <= self.fed):
-                self.learn(name, right, Restriction(label, f"{_in_words(left)} = {_in_words(right)}"))
+        for name, dim in _solutions(first, second):
+            if name not in self.fed or symbols_within(dim) <= self.fed:
+                self.learn(name, dim, Restriction(label, f"{dimension_in_words(name)} = {_in_words(dim)}"))
                 return
 
     def learn(self, name: str, dim: Dim, restriction: Restriction | None = None) -> None:
@@ -245,6 +244,25 @@ class SymbolLearner:
         dim = values.normal(dim)
         if name not in values.equal and not (isinstance(dim, SymDim) and name in symbols_within(dim)):
             self.learned = values.learn(name, dim, restriction)
+
+
+def _solutions(first: Dim, second: Dim) -> Iterator[tuple[str, Dim]]:
+    """What a symbol is where two dimensions are equal: those that are one symbol first, then the terms of their difference.
+
+    1+m = 1+n says that n is m, as two caches do that one new entry is appended to.
+    """
+    for left, right in ((second, first), (first, second)):
+        if (name := plain_symbol(left)) is not None:
+            yield name, right
+    difference = second - first
+    for monomial, coefficient in difference.terms if isinstance(difference, SymDim) else ():
+        size = SymDim.make({monomial: 1})
+        if (
+            abs(coefficient) == 1
+            and (name := plain_symbol(size)) is not None
+            and at_most(0, dim := size - coefficient * difference)
+        ):
+            yield name, dim
 
 
 def _in_words(dim: Dim) -> str:

@@ -105,6 +105,17 @@ def test_where_a_node_runs_its_sizes_are_equal() -> None:
     assert learner.learned.equal == {"m": N} and note(learner.learned) == "'sum' runs only with m = n"
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [(1 + N, 1 + M, {"m": N}), (2 + N, 1 + M, {"m": 1 + N}), (1 + M, 2 + N, {"m": 1 + N}), (2 * N, 2 * M, None)],
+)
+def test_sums_that_are_equal_say_what_a_symbol_is(one: Dim, other: Dim, equal: dict[str, Dim] | None) -> None:
+    """Two caches of a symbol each get one entry more, and an attention needs as many keys as values."""
+    learner = SymbolLearner(SymbolValues(), frozenset({"n", "m"}))
+    learner.must_hold(Unequal(one, other), NODE)
+    assert (learner.learned and learner.learned.equal) == equal
+
+
 def test_broadcasting_leaves_two_sizes_open() -> None:
     learner = SymbolLearner(SymbolValues(), frozenset({"n", "m"}))
     learner.must_hold(Unequal(N, M, or_one=True), NODE)
