@@ -143,26 +143,29 @@ def _tell_of_crashes() -> None:
         os._exit(0)
 
 
-def calling_for(path: str | Path | None) -> Callable[..., Any]:
+def calling_for(model: bytes | str | Path | None) -> Callable[..., Any]:
     """What calls a function with arguments for a model's file, or one of no file, and is told where that ends the process.
 
     All that Python's fault handler tells of a call are the names of functions, so that this one's has a digest of the file's.
+
+    Args:
+        model: its file, or, where it has none, what is in it.
     """
-    return FunctionType(_call.__code__.replace(co_name=_mark(path)), {})
+    return FunctionType(_call.__code__.replace(co_name=_mark(model)), {})
 
 
 def _call(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     return function(*arguments, **named)
 
 
-def _mark(path: str | Path | None) -> str:
-    name = b"" if path is None else os.fsencode(os.path.realpath(path))
+def _mark(model: bytes | str | Path | None) -> str:
+    name = os.fsencode(os.path.realpath(model)) if isinstance(model, str | Path) else b""
     return f"for_{hashlib.blake2b(name, digest_size=8).hexdigest()}"
 
 
 def _was_run(trace: str) -> str:
     """Which model was run where a process ended, as far as that is known: a file that its command names, or none of these."""
-    threads = re.split(r"\n\n", trace)
+    threads = trace.split("\n\n")
     marks = {mark for thread in threads for mark in re.findall(r" in (for_[0-9a-f]{16})$", thread, re.MULTILINE)}
     current = [thread for thread in threads if thread.startswith("Current thread")]
     marks = {mark for mark in marks if any(mark in thread for thread in current)} or marks

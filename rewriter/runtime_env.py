@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import metadata
 from pathlib import Path
@@ -147,7 +147,7 @@ class Session:
 
     def __init__(self, session: Any, provider: str = "cpu", model: bytes | str | None = None) -> None:
         self._session, self._provider, self._running, self._deadline = session, provider, ort.RunOptions(), deadline()
-        self._call = _calling_for(model)
+        self._call = calling_for(model)
         if self._deadline is not None:
             self._deadline.stops(self)
 
@@ -284,11 +284,6 @@ def new_session(
     return Session(bare_session(source, options, names, provider), provider, source)
 
 
-def _calling_for(model: bytes | str | None) -> Callable[..., Any]:
-    """What calls onnxruntime for a model or a file of this name."""
-    return calling_for(model if isinstance(model, str) else None)
-
-
 def bare_session(model: bytes | str, options: Any, providers: Sequence[Any], provider: str) -> Any:
     """A session of onnxruntime's own, of a model or a file of this name, on these providers and no others.
 
@@ -301,7 +296,7 @@ def bare_session(model: bytes | str, options: Any, providers: Sequence[Any], pro
     if ends is not None:
         ends.stops(opening)
     with calling_runtime(provider):  # without a second try on another provider, which onnxruntime would only print
-        return _calling_for(model)(ort.InferenceSession, model, options, providers=providers, enable_fallback=0)
+        return calling_for(model)(ort.InferenceSession, model, options, providers=providers, enable_fallback=0)
 
 
 def settings_elsewhere(provider: str) -> dict[str, Any]:

@@ -24,8 +24,9 @@ _WORDS = {8: 32, 4: 16, 2: 8}
 """Numbers of four bits in a word, and its bits."""
 _BASE = 0x6400
 """The bits of 2^10 in half precision, whose last one counts 1."""
-_PAIRS = 4
-"""Of the numbers of a word of eight; those of a pair are so many apart."""
+_WORD = max(_WORDS)
+_PAIRS = _WORD // 2
+"""Of the numbers of the longest word; those of a pair are so many apart."""
 
 
 def packed_along(view: View, dtype: DataType, tiling: Tiling) -> tuple[str, int] | None:
@@ -61,17 +62,15 @@ def paired_axis(tiling: Tiling, types: Mapping[str, TensorType]) -> str | None:
         return None
     for load in block.loads:
         dtype = types[load.tensor].dtype
-        packed = packed_along(load.view, dtype, tiling)
-        is_paired |= packed == (block.loop, 2 * _PAIRS)
-        if load_grains(load.view, dtype, tiling).get(block.loop, 2 * _PAIRS) % (2 * _PAIRS):
+        if load_grains(load.view, dtype, tiling).get(block.loop, _WORD) % _WORD:
             return None
+        is_paired |= packed_along(load.view, dtype, tiling) == (block.loop, _WORD)
     return block.loop if is_paired else None
 
 
 def paired(positions: str) -> str:
     """The text of positions from 0 on, by the pairs of words."""
-    count = 2 * _PAIRS
-    return f"({positions} // {count} * {count} + {positions} % {count} // 2 + {positions} % 2 * {_PAIRS})"
+    return f"({positions} // {_WORD} * {_WORD} + {positions} % {_WORD} // 2 + {positions} % 2 * {_PAIRS})"
 
 
 def unfold(
