@@ -36,6 +36,7 @@ __all__ = [
     "Viewing",
     "next_power",
     "repeated_along",
+    "runs_along",
     "statement_indices",
     "statement_names",
     "statement_operands",
@@ -107,6 +108,12 @@ def repeated_along(view: View) -> dict[str, int]:
         if divide > 1 and divide & (divide - 1) == 0:
             repeated[axis] = divide
     return repeated
+
+
+def runs_along(view: View) -> str | None:
+    """The axis along which neighbours of a view lie beside each other in memory; ``None`` where none is known."""
+    last = next((factor.index for factor in reversed(view) if factor.size != 1), None)
+    return last.axis if last is not None and last.shift == 0 and last.modulo is None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from functools import partial
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.statements import InvalidBlock
-from mugraph.domains.base import BYTES, FLOATS
+from mugraph.domains.base import BYTES, FLOATS, NIBBLES
 from mugraph.graph import Graph, Node
 from mugraph.ops import traits_of
 from mugraph.terms.shape import DataType, Dim, ShapeError, Undecided, product
@@ -267,7 +267,8 @@ class KernelProposals:
         except NotFusable as reason:
             self.reasons[str(reason)] += 1
             return []
-        if any(type_.dtype in BYTES for type_ in fusable.types.values()) and not stored_bytes(draft.kernel):
+        reads_bytes = any(type_.dtype in BYTES for type_ in fusable.types.values())
+        if reads_bytes and self.provider != PROVIDER and not stored_bytes(draft.kernel):
             self.reasons[_UNREAD] += 1
             return []
         rule = draft.rule
@@ -276,7 +277,7 @@ class KernelProposals:
 
     def _forms(self, fusable: FusableSet) -> Sequence[Form]:
         """The forms of a kernel that differ for a fusable set; none where kernels do not read what it reads."""
-        read = ELEMENTS | _COMPARED | (BYTES if self.provider == "cpu" else frozenset())
+        read = ELEMENTS | _COMPARED | BYTES | (NIBBLES if self.provider == PROVIDER else frozenset())
         if not all(type_.dtype in read for type_ in fusable.types.values()):
             self.reasons[_UNREAD] += 1
             return ()

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from mugraph.blocks.block import Block, Kernel
+from mugraph.blocks.late_parts import late_part
 from mugraph.blocks.mask_lists import TileCounts, listed_mask, tile_counts
 from mugraph.blocks.schedule import Schedule, element_bytes, storage_types
 from mugraph.blocks.shown_keys import ShownKeys, shown_keys
@@ -22,15 +23,17 @@ from mugraph.blocks.statements import (
     Predicate,
     Reduce,
     Store,
+    repeated_along,
+    runs_along,
     statement_operands,
 )
 from mugraph.domains.base import FLOATS, NIBBLES
 from mugraph.ops import traits_of
 from mugraph.ops.interp import infer_types
 from mugraph.terms.shape import DataType, Dim, Undecided, evaluate_dim, product
-from mugraph.terms.term import variables, walk
+from mugraph.terms.term import Term, variables, walk
 
-__all__ = ["BlockFigures", "Side", "TileProduct", "operand_type"]
+__all__ = ["BlockFigures", "LateFactor", "Side", "TileProduct", "late_factors", "operand_type"]
 
 Side = Literal["rows", "columns"]
 """Of a product: the operand that has its rows, or its columns."""
@@ -58,6 +61,56 @@ def _multiplies_singles(kernel: Kernel) -> bool:
     """Whether a product of a kernel's body is of single precision."""
     types = infer_types(kernel.body, {tensor.name: tensor.type for tensor in kernel.inputs})
     return any(traits_of(term.op).product is not None and types[term].dtype == DataType.FLOAT for term in walk(kernel.body))
+
+
+@dataclass(frozen=True, slots=True)
+class LateFactor:
+    """A factor of an operand of a product that neighbours along the loop share, such as the scale of a block.
+
+    Entry by entry what else there is of the operand is multiplied and added up over these neighbours first, and the factor
+    multiplies the sum.
+
+    Attributes:
+        product: whose operand it is.
+        name: of the load of the factor.
+        rest: what else there is of the operand.
+        grain: neighbours that share an entry.
+    """
+
+    product: Dot
+    name: str
+    rest: Term
+    grain: int
+
+
+@lru_cache(maxsize=4096)
+def late_factors(block: Block) -> dict[str, LateFactor]:
+    """Operands with such a factor, used nowhere else, of products that are only summed.
+
+    Their entries lie together along the loop, so that a thread has those that share a factor: elsewhere threads would have to
+    exchange their sums.
+    """
+    loop, found = block.loop, dict[str, LateFactor]()
+    if loop is None or late_part(block) is not None:
+        return found
+    users = {name: [s for s in block.statements if name in statement_operands(s)] for name in block.defined}
+    for dot in (s for s in block.statements if isinstance(s, Dot) and s.over == loop and s.left != s.right):
+        if not all(isinstance(user, Accumulate) and user.monoid == "sum" and user.keep is None for user in users[dot.name]):
+            continue
+        for operand in (dot.right, dot.left):
+            defined = block.defined[operand]
+            if not isinstance(defined, Compute) or users[operand] != [dot] or defined.term.op != "Mul":
+                continue
+            rest, factor = defined.term.inputs
+            load = block.defined[factor.name] if factor.is_var else None
+            if not isinstance(load, Load) or users[load.name] != [defined] or factor in variables([rest]):
+                continue
+            grains = repeated_along(load.view)
+            others = [other for v in variables([rest]) if isinstance(other := block.defined[v.name], Load)]
+            if grains.keys() == {loop} and any(runs_along(other.view) == loop for other in others):
+                found[operand] = LateFactor(dot, load.name, rest, grains[loop])
+                break
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,12 +332,14 @@ class BlockFigures:
         return bool(dots) and len(dots) == len(self.products) and all(map(self._is_streamed, dots))
 
     def _is_streamed(self, dot: Dot) -> bool:
-        load = self.block.defined[dot.right]
-        rows = set(self.block.value_axes[dot.left]) - {dot.over}
-        if any(self.sizes[axis] != 1 for axis in rows) or not isinstance(load, Load):
+        """Whether what is loaded of the columns lies together along them, the scales of their blocks too."""
+        defined, rows = self.block.defined[dot.right], set(self.block.value_axes[dot.left]) - {dot.over}
+        behind = [self.block.defined[name] for name in statement_operands(defined)] if isinstance(defined, Compute) else [defined]
+        loads = [each for each in behind if isinstance(each, Load)]
+        if any(self.sizes[axis] != 1 for axis in rows) or len(loads) != len(behind):
             return False
-        last = next((factor.index for factor in reversed(load.view) if factor.size != 1), None)
-        return last is not None and last.axis == dot.over and last.plain
+        along = [load for load in loads if dot.over in self.block.value_axes[load.name]]
+        return bool(along) and all(runs_along(load.view) == dot.over for load in along)
 
     @cached_property
     def chain(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mugraph.blocks.statements import InvalidBlock, next_power
+from mugraph.domains.base import NIBBLES
 from mugraph.terms.shape import DataType
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures, TileProduct
@@ -22,6 +23,8 @@ _LEAST_STREAMED, _MOST_STREAMED_INNER = 2, 4096
 few of them, and all at once (docs/decoding.md, Weights by columns)."""
 _MOST_STREAMED = 1 << 14
 """Entries of the largest tile of a loop without products."""
+_WORD, _WARP = 8, 32
+"""Numbers of four bits that are loaded at once, and threads of a warp."""
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _WARPS = (1, 2, 4, 8, 16)
 _STAGES = (2, 3, 4, 5)
@@ -50,6 +53,7 @@ def fitting(model: TimeModel) -> ScheduleArrays:
     if figures.is_streamed:
         schedules = schedules.where(~_pads_for_nothing(figures, tilings))
     schedules = schedules.times("warps", _WARPS)
+    schedules = schedules.where(_has_words(figures, schedules))
     if figures.products:
         results = [tilings.entries([x for x in {*each.left, *each.right} if x != each.over]) for each in figures.products]
         has_work = np.min(results, axis=0) >= _LARGE_RESULT
@@ -103,6 +107,15 @@ def _pads_for_nothing(figures: BlockFigures, tilings: Tilings) -> Bools:
         rows, columns = (tilings.entries(set(axes) - {each.over}) for axes in (each.left, each.right))
         pads |= (rows > 1) & ((columns < MATRIX) | (tilings.entries((each.over,)) > _MOST_INNER))
     return pads
+
+
+def _has_words(figures: BlockFigures, schedules: ScheduleArrays) -> Bools:
+    """Whether every thread has a word of a tile of numbers of four bits; threads without one load and compute what others do."""
+    has = np.ones(len(schedules), np.bool_)
+    for load in figures.block.loads:
+        if figures.kernel.tensors[load.tensor].dtype in NIBBLES:
+            has &= schedules.tilings.entries(figures.block.value_axes[load.name])[schedules.at] >= _WORD * _WARP * schedules.warps
+    return np.asarray(has | (schedules.warps == 1))
 
 
 def _is_narrow(products: Sequence[TileProduct], axis: str) -> bool:

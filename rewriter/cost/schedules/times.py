@@ -12,7 +12,7 @@ from mugraph.blocks.schedule import LIMITS, DeviceLimits, Schedule
 from mugraph.blocks.shown_keys import FEWEST_KEYS, scanned_keys
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.arrays import ScheduleArrays
-from rewriter.cost.schedules.figures import BlockFigures
+from rewriter.cost.schedules.figures import BlockFigures, late_factors
 from rewriter.cost.schedules.processor import CLOCK, LANES, LARGE_PRODUCT_WARPS, MATRIX, TALL
 from rewriter.cost.schedules.tilings import Bools, Floats, Ints
 from rewriter.cost.schedules.work import BlockWork, work_of
@@ -195,7 +195,9 @@ class TimeModel:
             columns = np.where(entrywise > 0, np.maximum(down, columns), columns)
         total = work.scalar[at] + work.rows[at] * rows + work.columns[at] * columns
         if np.any(entrywise):
-            is_kept = self.figures.attends | (entrywise <= _LAZY * _WARP * schedules.warps)
+            is_kept = (
+                self.figures.attends | bool(late_factors(self.figures.block)) | (entrywise <= _LAZY * _WARP * schedules.warps)
+            )
             total = total + entrywise * np.where(is_kept, _ENTRY, _REDUCED_ENTRY)
         if np.any(work.widened):
             total = total + work.widened[at] * np.where(piped, _WIDENED, _WIDENED_AT_ONCE)

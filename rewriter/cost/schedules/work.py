@@ -24,7 +24,7 @@ from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, walk
 from rewriter.cost.devices import Device
-from rewriter.cost.schedules.figures import TileProduct
+from rewriter.cost.schedules.figures import TileProduct, late_factors
 from rewriter.cost.schedules.processor import LANES, MATRIX, SLOW_LANES, TALL
 from rewriter.cost.schedules.tilings import Floats, Tilings
 
@@ -43,8 +43,10 @@ _MASK = 4.0
 """Instructions that set an entry beyond the end of an axis to zero."""
 _PREPARED = 6.0
 """Instructions that bring an entry from shared memory to where matrix units take it from, besides what is computed of it."""
-_OF_FOUR_BITS = 3.0
-"""The same of a number of four bits, with all that is computed of it: counted in machine code, two at once (2.9 to 3.7)."""
+_OF_FOUR_BITS = 11.0
+"""The same of a number of four bits, with all that is computed of it, as products of 1 to 512 rows were timed."""
+_APART, _PER_FACTOR = 2.2, 1.0
+"""Instructions of a number of four bits that is multiplied by itself, counted in machine code, and of a factor of its own."""
 _SHARES_OF_PEAK = (0.84, 0.6, 0.45, 0.15)
 """Of the matrix units: products that are all a loop does and have many results, at least 64 rows, at least 32, and fewer."""
 _MANY_RESULTS = 1 << 14
@@ -114,7 +116,8 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
             if value in figures.prepared:
                 computed += entries * (_PREPARED + _MASK * tilings.is_ragged(block.value_axes[value]))
                 if figures.is_of_four_bits(statement):
-                    computed = np.where(entrywise > 0, computed, entries * _OF_FOUR_BITS)
+                    apart = _APART + (_PER_FACTOR if value not in late_factors(block) else 0.0)
+                    computed = np.where(entrywise > 0, entries * apart, entries * _OF_FOUR_BITS)
             instructions[place] += computed
         elif isinstance(statement, MaskTile):
             payload += entries * tilings.masked

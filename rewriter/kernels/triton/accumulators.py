@@ -32,8 +32,10 @@ class Accumulators:
         """The axes of a state as a Triton tensor."""
         return self._tiling.present(self._tiling.block.value_axes[name])
 
-    def _zeros(self, name: str, axes: Sequence[str], value: str) -> None:
-        shape = ", ".join(str(self._tiling[axis]) for axis in axes)
+    def _zeros(self, name: str, axes: Sequence[str], value: str, grain: int = 1) -> None:
+        """Writes a tile of one number; along the loop it has an entry for so many neighbours."""
+        loop = self._tiling.block.loop
+        shape = ", ".join(str(self._tiling[axis] // (grain if axis == loop else 1)) for axis in axes)
         self._text.assign(name, f"tl.full([{shape}], {value}, tl.float32)")
 
     def identity_of(self, accumulator: Accumulate, name: str) -> str:
@@ -54,14 +56,15 @@ class Accumulators:
         else:
             (name,) = accumulator.names
             self._lazy[name] = lazy
-            self._zeros(name, lazy, IDENTITY[accumulator.monoid])
+            self._zeros(name, lazy, IDENTITY[accumulator.monoid], self._grain(accumulator))
 
     def _lazy_axes(self, accumulator: Accumulate) -> tuple[str, ...] | None:
         """Where a sum or maximum is kept unreduced along the loop axis until after the loop, its axes."""
         tiling, block = self._tiling, self._tiling.block
         loop = block.loop
         assert loop is not None
-        if accumulator.monoid not in ("sum", "max") or tiling[loop] == 1:
+        grain = self._grain(accumulator)
+        if accumulator.monoid not in ("sum", "max") or tiling[loop] == grain:
             return None
         operand = accumulator.operands[0]
         defined = block.defined[operand]
@@ -72,8 +75,14 @@ class Accumulators:
                 return None
         elif loop not in block.value_axes[operand]:
             return None
-        elements = math.prod(tiling[axis] for axis in axes)
+        elements = math.prod(tiling[axis] for axis in axes) // grain
         return axes if elements <= _LAZY_ELEMENTS * 32 * tiling.schedule.warps else None
+
+    def _grain(self, accumulator: Accumulate) -> int:
+        """Neighbours along the loop that are added up before a factor of theirs multiplies the sum."""
+        defined = self._tiling.block.defined[accumulator.operands[0]]
+        operands = (defined.left, defined.right) if isinstance(defined, Dot) else ()
+        return next((self._values.late[operand].grain for operand in operands if operand in self._values.late), 1)
 
     def step(self, accumulator: Accumulate) -> None:
         """One iteration: lift and combine."""
@@ -95,7 +104,14 @@ class Accumulators:
 
     def _add_product(self, name: str, dot: Dot, loop: str) -> None:
         values = self._values
-        if name in self._lazy:
+        late = values.late.get(dot.right) or values.late.get(dot.left)
+        if late is not None:
+            left, right, factor = (values.written[each] for each in (dot.left, dot.right, late.name))
+            text, axes = values.products.late(left, right, factor, late.grain, loop)
+            if name not in self._lazy and loop in axes:
+                text = summed(text, axes.index(loop), len(axes), loosely=values.halves)
+            self._text.line(f"{name} += {text}")
+        elif name in self._lazy:
             factors = values.products.entrywise(values.written[dot.left], values.written[dot.right], loop, self._lazy[name])
             self._text.line(f"{name} += {factors}")
         else:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from mugraph.blocks.schedule import element_bytes
-from mugraph.blocks.statements import InvalidBlock, Load
+from mugraph.blocks.statements import InvalidBlock, Load, repeated_along
 from mugraph.terms.shape import TensorType
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.triton.positions import Positions
@@ -51,14 +51,16 @@ class AheadText:
         self.tensors: list[str] = []
 
     def ask(self, load: Load) -> None:
-        """Asks for the tile of a load, a pointer a line.
+        """Asks for the tile of a load, a pointer a line; once for what neighbours share, such as the scale of a block.
 
         What several blocks need one of them asks for, the first along the axes that it does not depend on: of many requests for a
         line each takes its turn, and a thousand blocks that asked for the weights of a normalisation made it five times as slow.
         """
-        inner, steps = load.view[-1].index if load.view else None, dict[str, int]()
-        if inner is not None and inner.axis is not None and inner.divide == 1:
-            steps[inner.axis] = min(self._tiling[inner.axis], int(_LINE / element_bytes(self._types[load.tensor].dtype)))
+        inner, steps = load.view[-1].index if load.view else None, repeated_along(load.view)
+        if inner is not None and inner.axis is not None and (inner.divide == 1 or inner.axis in steps):
+            entries = int(_LINE / element_bytes(self._types[load.tensor].dtype))
+            steps[inner.axis] = steps.get(inner.axis, 1) * entries
+        steps = {axis: min(step, self._tiling[axis]) for axis, step in steps.items()}
         tiling = _LineTiling(self._tiling, steps)
         positions = Positions(self._text, tiling, self._places, steps)
         pointer, mask, axes = positions.pointer(load.tensor, load.view)

@@ -23,7 +23,7 @@ from rewriter.kernels.text.names import Names, heading
 from rewriter.kernels.text.places import Places
 from rewriter.kernels.text.thread import NotGenerated
 from rewriter.kernels.triton.ahead import PREFETCH, PREFETCH_TEXT, check_waits
-from rewriter.kernels.triton.elements import POINTERS
+from rewriter.kernels.triton.elements import POINTERS, TRITON_TYPES
 from rewriter.kernels.triton.function import FunctionWriter
 from rewriter.kernels.triton.functions import FUNCTION_TEXTS, functions_called
 from rewriter.kernels.triton.source import APART, OVERLAPPED, Source
@@ -48,6 +48,9 @@ def generate(kernel: Kernel, schedules: Sequence[Schedule], tables_before: int =
     for name, type_ in types.items():
         if type_.dtype not in POINTERS:
             raise NotGenerated(f"{name} of element type {type_.dtype.name.lower()}")
+    for output in kernel.outputs:
+        if output.type.dtype not in TRITON_TYPES:
+            raise NotGenerated(f"{output.name} is written as {output.type.dtype.name.lower()}")
     check_ahead(kernel, schedules)
     digest, kernel = kernel.digest, _NAMES.with_identifiers(kernel)
     types, places, tables = kernel.tensors, Places(kernel, tables_before), mask_tables(kernel, schedules)

@@ -31,7 +31,6 @@ from rewriter.kernels.triton.bounds import Bounds
 from rewriter.kernels.triton.combination import combining_schedule, parts_at_once
 from rewriter.kernels.triton.elements import POINTERS
 from rewriter.kernels.triton.grid import GridText
-from rewriter.kernels.triton.loads import paired_axis
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.positions import Positions
 from rewriter.kernels.triton.shown import ShownText
@@ -70,7 +69,7 @@ class FunctionWriter:
         if role == FunctionRole.COMBINE:
             schedule = combining_schedule(block, schedule)
         self._text, self._tiling = FunctionText(), Tiling(block, schedule)
-        self._positions = Positions(self._text, self._tiling, places, by_pairs=paired_axis(self._tiling, types))
+        self._positions = Positions(self._text, self._tiling, places)
         self._masks = MaskText(self._text, self._tiling, self._positions, tables)
         self._values = TileValues(self._text, self._tiling, self._positions, self._masks, places, types)
         self._bounds = Bounds(self._text, self._tiling)

@@ -1,32 +1,30 @@
 """Loads of which one entry in memory serves several of a tile: a scale of a block, a word of numbers of four bits.
 
 What is read once is read by one thread, not by as many as it serves: it is loaded a *grain* at a time, and unfolded in registers.
-Numbers of four bits are made floats without a conversion, of which a processor does few at a time: put below the exponent of
-2^10 they are so much more than that, in half precision, which has every one of them (the "magic number" of Kim et al., arXiv
-2211.10017, section 3.2). Two halves of a word are computed at once: a number of its lower half and one of its upper half. So they
-come in pairs of numbers that are four apart. Along a loop, whose order is free, positions go by pairs (:func:`paired_axis`),
-and nothing has to be brought into another order.
+Numbers of four bits are made floats without a conversion, of which a processor does few at a time: put below the exponent of a
+power of two they are so much more than that (the "magic number" of Kim et al., arXiv 2211.10017, section 3.2). One operation
+takes a number out of its word where it stands, turns its sign over and puts it below the exponent whose float counts 1 at that
+place, and one subtracts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mugraph.blocks.statements import MaskTile, View, repeated_along
+from mugraph.blocks.statements import View, repeated_along
 from mugraph.domains.base import NIBBLES
-from mugraph.terms.shape import DataType, TensorType
+from mugraph.terms.shape import DataType
 from rewriter.kernels.triton.text import FunctionText
 from rewriter.kernels.triton.tiling import Tiling
 
-__all__ = ["load_grains", "packed_along", "paired", "paired_axis", "unfold"]
+__all__ = ["load_grains", "packed_along", "unfold"]
 
 _WORDS = {8: 32, 4: 16, 2: 8}
 """Numbers of four bits in a word, and its bits."""
-_BASE = 0x6400
-"""The bits of 2^10 in half precision, whose last one counts 1."""
-_WORD = max(_WORDS)
-_PAIRS = _WORD // 2
-"""Of the numbers of the longest word; those of a pair are so many apart."""
+_MANTISSA, _BIAS = 23, 127
+"""Bits of a float of 32 bits behind its point, and what its exponent is stored with."""
+_IN_PLACE, _MOVED = 5, 3
+"""Numbers of a word at the places of each of which a float counts 1; the others are brought so many places down."""
 
 
 def packed_along(view: View, dtype: DataType, tiling: Tiling) -> tuple[str, int] | None:
@@ -51,28 +49,6 @@ def load_grains(view: View, dtype: DataType, tiling: Tiling) -> dict[str, int]:
     return {axis: grain for axis, grain in grains.items() if tiling[axis] > 1} | ({} if packed is None else dict([packed]))
 
 
-def paired_axis(tiling: Tiling, types: Mapping[str, TensorType]) -> str | None:
-    """The loop's axis, where its positions go by the pairs of words: 0, 4, 1, 5, 2, 6, 3, 7, and so on.
-
-    So they do where numbers of four bits are loaded along it in words of eight, and what else is loaded, entry by entry, or is
-    the same for a word. Sums and products over the loop have no order; what is added up in another order rounds otherwise.
-    """
-    block, is_paired = tiling.block, False
-    if block.loop is None or any(isinstance(statement, MaskTile) for statement in block.statements):
-        return None
-    for load in block.loads:
-        dtype = types[load.tensor].dtype
-        if load_grains(load.view, dtype, tiling).get(block.loop, _WORD) % _WORD:
-            return None
-        is_paired |= packed_along(load.view, dtype, tiling) == (block.loop, _WORD)
-    return block.loop if is_paired else None
-
-
-def paired(positions: str) -> str:
-    """The text of positions from 0 on, by the pairs of words."""
-    return f"({positions} // {_WORD} * {_WORD} + {positions} % {_WORD} // 2 + {positions} % 2 * {_PAIRS})"
-
-
 def unfold(
     name: str,
     view: View,
@@ -81,17 +57,13 @@ def unfold(
     tiling: Tiling,
     text: FunctionText,
     parity: str,
-    by_pairs: str | None = None,
 ) -> tuple[str, ...]:
     """Writes the entries of a loaded tile of grains under its name, and returns their axes.
 
-    They are floats of 32 bits, and numbers of four bits halves.
-
-    A tile that is within one grain along an axis is not over that axis.
+    They are floats of 32 bits. A tile that is within one grain along an axis is not over that axis.
 
     Args:
         parity: the places of the entries, as text, where they are of four bits and not loaded as words.
-        by_pairs: the axis whose positions go by the pairs of words (:func:`paired_axis`).
     """
     packed = packed_along(view, dtype, tiling)
     along = None if packed is None else packed[0]
@@ -100,11 +72,12 @@ def unfold(
     if dtype not in NIBBLES:
         text.assign(name, f"{name}.to(tl.float32)")
     elif along is None:
-        text.assign(name, _from_the_least(f"({name} >> ((({parity}) % 2) * 4).to(tl.uint8)).to(tl.uint32)", dtype))
-        text.assign(name, _half(f"({name} & 15) | {_BASE}", 0, dtype))
+        text.assign(f"{name}_word", f"({name} >> ((({parity}) % 2) * 4).to(tl.uint8)).to(tl.uint32)")
+        text.assign(name, _float(name, 0, dtype, text))
     for axis, grain in grains.items():
         if axis == along:
-            wide = _numbers(name, dtype, grain, text, by_pairs == axis)
+            text.assign(f"{name}_word", f"{name}.to(tl.uint32)")
+            wide = _joined([_float(name, number, dtype, text) for number in range(grain)])
             if grain > 2:
                 wide = f"tl.reshape({wide}, [{', '.join(map(str, (*sizes.values(), grain)))}])"
         elif axis in sizes:
@@ -125,25 +98,26 @@ def unfold(
     return tuple(axes)
 
 
-def _numbers(name: str, dtype: DataType, count: int, text: FunctionText, by_pairs: bool) -> str:
-    """Writes the floats of words, and returns them side by side along new axes of two.
+def _in_register(bits: int) -> str:
+    """The text of bits that an instruction takes from a register, where another number, such as a mask, stands in it.
 
-    An instruction takes one number of its own, the mask. What it is put below is in a register, since no compiler knows it: it is
-    multiplied with the size of the launch along its third axis, which is 1.
+    No compiler may know them: they are multiplied with the size of the launch along its third axis, which is 1.
     """
-    text.assign(name, _from_the_least(f"{name}.to(tl.uint32)", dtype))
-    text.assign(f"{name}_base", f"({_BASE << 16 | _BASE} * tl.num_programs(2)).to(tl.uint32)")
-    lower, upper = [], []
-    for number in range(min(count, _PAIRS)):
-        shift, place = number // 2 * 8, number % 2 * 4
-        words = f"({name} >> {shift})" if shift else name
-        pair = f"{name}_{number}"
-        text.assign(pair, f"({words} & {0x000F000F << place}) | {name}_base")
-        lower.append(_half(f"{pair} & {0xFFFF}", place, dtype))
-        upper.append(_half(f"{pair} >> 16", place, dtype))
-    if count <= _PAIRS:
-        return _joined(lower)
-    return f"tl.join({_joined(lower)}, {_joined(upper)})" if by_pairs else _joined([*lower, *upper])
+    return f"({bits} * tl.num_programs(2)).to(tl.uint32)"
+
+
+def _float(name: str, number: int, dtype: DataType, text: FunctionText) -> str:
+    """Writes the float of a number of a word, counted from the least significant one on, and returns its name; it is exact."""
+    place = number if number < _IN_PLACE else number - _MOVED
+    shift, at = 4 * (number - place), 4 * place
+    least = 8 if dtype is DataType.INT4 else 0
+    exponent = _MANTISSA - at
+    base, one = f"{name}_base_{place}", f"{name}_{number}"
+    if number == place:
+        text.assign(base, _in_register(exponent + _BIAS << _MANTISSA | least << at))
+    word = f"({name}_word >> {shift})" if shift else f"{name}_word"
+    text.assign(one, f"(({word} & {15 << at}) ^ {base}).to(tl.float32, bitcast=True) - {float(2**exponent + least)}")
+    return one
 
 
 def _joined(parts: Sequence[str]) -> str:
@@ -152,18 +126,6 @@ def _joined(parts: Sequence[str]) -> str:
         half = len(parts) // 2
         parts = [f"tl.join({one}, {other})" for one, other in zip(parts[:half], parts[half:], strict=True)]
     return parts[0]
-
-
-def _from_the_least(words: str, dtype: DataType) -> str:
-    """Words whose numbers count from the least on: the sign of two's complement is turned over."""
-    return f"{words} ^ {0x88888888}" if dtype is DataType.INT4 else words
-
-
-def _half(bits: str, place: int, dtype: DataType) -> str:
-    """The halves of four bits that stand at a place below 2^10 and count from the least on; all that is computed is exact."""
-    least = 8 if dtype is DataType.INT4 else 0
-    above = f"({bits}).to(tl.uint16).to(tl.float16, bitcast=True)"
-    return f"{above} * {2.0**-place} - {2.0 ** (10 - place) + least}" if place else f"{above} - {2.0**10 + least}"
 
 
 def _axes(view: View) -> list[str]:

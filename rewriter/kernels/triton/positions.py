@@ -9,7 +9,6 @@ from types import MappingProxyType
 from mugraph.blocks.statements import Affine, Index, View
 from mugraph.terms.shape import Dim
 from rewriter.kernels.text.places import Places
-from rewriter.kernels.triton.loads import paired
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
 
@@ -21,7 +20,6 @@ class Positions:
 
     Args:
         steps: from one position of an axis to the next; 1 where nothing is said.
-        by_pairs: the axis whose positions go by the pairs of words (:func:`rewriter.kernels.triton.loads.paired_axis`).
 
     Attributes:
         tensors: those that are pointed to: arguments of the function.
@@ -33,9 +31,8 @@ class Positions:
         tiling: Tiling,
         places: Places,
         steps: Mapping[str, int] | None = None,
-        by_pairs: str | None = None,
     ) -> None:
-        self._text, self._tiling, self._places, self._steps, self.by_pairs = text, tiling, places, steps or {}, by_pairs
+        self._text, self._tiling, self._places, self._steps = text, tiling, places, steps or {}
         self._written: set[str] = set()
         self.tensors: list[str] = []
 
@@ -66,7 +63,6 @@ class Positions:
             else:
                 step = self._steps.get(axis, 1)
                 within = f"tl.arange(0, {tile})" if step == 1 else f"tl.arange(0, {tile}) * {step}"
-                within = paired(within) if axis == self.by_pairs else within
                 text.assign(f"{axis}_at", f"{start} + {within}" if start else within)
             if axis == block.loop and self._places.wide:
                 text.assign(f"{axis}_at", f"{axis}_at.to(tl.int64)" if tile > 1 else f"tl.cast({axis}_at, tl.int64)")
@@ -78,10 +74,14 @@ class Positions:
         size = self._text.size
         if index.axis is None:
             return size(index.offset)
-        text = self._grains(index.axis, grains[index.axis]) if index.axis in grains else f"{index.axis}_at"
+        counted = index.axis in grains and index.divide == grains[index.axis] and index.shift == 0
+        if counted:  # beside each other, which no compiler sees in a quotient
+            text = self._counted(index.axis, grains[index.axis])
+        else:
+            text = self._grains(index.axis, grains[index.axis]) if index.axis in grains else f"{index.axis}_at"
         if index.shift != 0:
             text = f"({text} + {size(index.shift)})"
-        if index.divide != 1:
+        if index.divide != 1 and not counted:
             text = f"({text} // {size(index.divide)})"
         if index.modulo is not None:
             text = f"({text} % {size(index.modulo)})"
@@ -101,13 +101,13 @@ class Positions:
         within = f"tl.arange(0, {tile // grain}) * {grain}"
         return f"({start} + {within})" if start else f"({within})"
 
-    def _words(self, axis: str, word: int) -> str:
-        """The positions of the words of a tile, counted in words: beside each other, so that a thread loads several."""
+    def _counted(self, axis: str, grain: int) -> str:
+        """The numbers of the grains of a tile, words among them: beside each other, so that a thread loads several."""
         start, tile = self._start(axis), self._tiling[axis]
-        start = f"{start} // {word}" if start else ""
-        if tile == word:
+        start = f"{start} // {grain}" if start else ""
+        if tile <= grain:
             return f"({start})" if start else "0"
-        within = f"tl.arange(0, {tile // word})"
+        within = f"tl.arange(0, {tile // grain})"
         return f"({start} + {within})" if start else within
 
     def _start(self, axis: str) -> str:
@@ -137,7 +137,7 @@ class Positions:
             if is_words:
                 assert factor.index.axis is not None and isinstance(size, int)
                 text, size = (
-                    laid_under(self._words(factor.index.axis, word), self._present([factor.index.axis], grains), wanted),
+                    laid_under(self._counted(factor.index.axis, word), self._present([factor.index.axis], grains), wanted),
                     size // word,
                 )
             else:

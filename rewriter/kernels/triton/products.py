@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mugraph.blocks.block import Kernel
-from mugraph.terms.shape import DataType
-from rewriter.cost.schedules.figures import operand_type
+from mugraph.blocks.statements import Load
+from mugraph.domains.base import NIBBLES
+from mugraph.terms.shape import DataType, TensorType
+from rewriter.cost.schedules.figures import LateFactor, late_factors, operand_type
 from rewriter.kernels.text.analysis import computes_halves
 from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.text import laid_under
 from rewriter.kernels.triton.tiling import Tiling
 
-__all__ = ["ProductText", "Tile", "bracketed", "masked", "reduced", "summed"]
+__all__ = ["ProductText", "Tile", "bracketed", "late_factors_of", "masked", "reduced", "summed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,22 @@ class Tile:
     axes: tuple[str, ...]
     kind: str = "float"
     zeroed: frozenset[str] = frozenset()
+
+
+def late_factors_of(tiling: Tiling, types: Mapping[str, TensorType]) -> dict[str, LateFactor]:
+    """Factors that multiply a sum, by the operand that has them: those of products that no matrix unit takes.
+
+    Args:
+        types: of the tensors.
+    """
+    block, late = tiling.block, dict[str, LateFactor]()
+    for operand, factor in late_factors(block).items():
+        load = block.defined[factor.name]
+        assert isinstance(load, Load) and block.loop is not None
+        left, right = (tiling.present(block.value_axes[each]) for each in (factor.product.left, factor.product.right))
+        if types[load.tensor].dtype not in NIBBLES and not tiling.on_matrix_units(left, right, block.loop):
+            late[operand] = replace(factor, grain=min(factor.grain, tiling[block.loop]))
+    return late
 
 
 def masked(tile: Tile, over: str, identity: str, tiling: Tiling) -> str:
@@ -115,6 +133,27 @@ class ProductText:
             text = f"{text}.to(tl.float32)" if tile.kind == "raw" else text
             parts.append(laid_under(bracketed(text), tile.axes, wanted))
         return " * ".join(parts)
+
+    def late(self, a: Tile, b: Tile, factor: Tile, grain: int, over: str) -> tuple[str, tuple[str, ...]]:
+        """The sums of products of entries over neighbours along ``over``, times the factor that these share, and its axes.
+
+        Of ``over`` an axis is left that has an entry for each factor, unless it is one.
+        """
+        tiling = self._tiling
+        every = tiling.union(a.axes, b.axes, (over,))
+        text, axis = bracketed(self.entrywise(a, b, over, every)), every.index(over)
+        shape = [tiling[x] for x in every]
+        if tiling[over] > grain:
+            shape[axis : axis + 1] = [tiling[over] // grain, grain]
+            text, axis = f"tl.reshape({text}, [{', '.join(map(str, shape))}])", axis + 1
+        else:
+            every = tuple(x for x in every if x != over)
+        loosely = computes_halves(self._kernel)
+        if loosely and tiling[over] > grain:  # no compiler takes what has another shape for a product of matrices
+            text = f"tl.sum({text}, axis={axis})"
+        else:
+            text = summed(text, axis, len(shape), loosely=loosely)
+        return f"{text} * {laid_under(factor.text, factor.axes, every)}", every
 
     def _operand(self, tile: Tile, storage: DataType, over: str, narrow: DataType) -> str:
         """A tile as an operand of the matrix units."""

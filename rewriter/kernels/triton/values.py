@@ -29,7 +29,7 @@ from rewriter.kernels.triton.elements import TRITON_TYPES
 from rewriter.kernels.triton.loads import load_grains, packed_along, unfold
 from rewriter.kernels.triton.masks import MaskText
 from rewriter.kernels.triton.positions import Positions
-from rewriter.kernels.triton.products import ProductText, Tile, masked, reduced
+from rewriter.kernels.triton.products import ProductText, Tile, late_factors_of, masked, reduced
 from rewriter.kernels.triton.scalar import TritonText
 from rewriter.kernels.triton.text import FunctionText, laid_under
 from rewriter.kernels.triton.tiling import Tiling
@@ -50,6 +50,7 @@ class TileValues:
     Attributes:
         written: the values that the text knows at this place, by name.
         fused: products that are written as they are accumulated (:func:`fused_products`).
+        late: operands of products with a factor that multiplies a sum of them (:func:`late_factors_of`).
         scaled: scores that are written by their softmax (:func:`scaled_scores`).
         asked: predicates that are written by their softmax (:func:`softmax_predicates`).
         measured: products that are rounded before anything is subtracted from them (:func:`measured_products`).
@@ -74,6 +75,7 @@ class TileValues:
         self.storage = storage_types(tiling.block, types)
         self.written: dict[str, Tile] = {}
         self.fused = fused_products(tiling.block)
+        self.late = late_factors_of(tiling, types)
         self.scaled = scaled_scores(tiling.block)
         self.asked = softmax_predicates(tiling.block)
         self.measured = frozenset[str]() if self.halves else measured_products(tiling.block)
@@ -159,11 +161,13 @@ class TileValues:
             where = self._where_chosen(chosen, axes)
             mask = f"{mask} & {where}" if mask else where
         self._text.assign(statement.name, f"tl.load({pointer}, mask={mask}, other=0)" if mask else f"tl.load({pointer})")
-        if grains or dtype in NIBBLES:
+        if any(factor.name == statement.name for factor in self.late.values()):
+            self._text.assign(statement.name, f"{statement.name}.to(tl.float32)")
+            dtype = DataType.FLOAT
+        elif grains or dtype in NIBBLES:
             places, _, _ = self._positions.offsets(statement.tensor, view, grains)
-            parity, by_pairs = " + ".join(places) or "0", self._positions.by_pairs
-            axes = unfold(statement.name, view, dtype, grains, self._tiling, self._text, parity, by_pairs)
-            dtype = DataType.FLOAT16 if dtype in NIBBLES else DataType.FLOAT
+            axes = unfold(statement.name, view, dtype, grains, self._tiling, self._text, " + ".join(places) or "0")
+            dtype = DataType.FLOAT
         kind = "float" if dtype == DataType.FLOAT else "raw" if dtype in FLOATS else "int"
         if dtype == DataType.BOOL:
             self._text.assign(statement.name, f"{statement.name} != 0")
@@ -184,7 +188,8 @@ class TileValues:
         return where if chosen.is_so else f"({where} == 0)"
 
     def _compute(self, statement: Compute) -> None:
-        term = statement.term if self.before is None else self.before.before(statement.term)
+        term = self.late[statement.name].rest if statement.name in self.late else statement.term
+        term = term if self.before is None else self.before.before(term)
         if term.is_var and term is not statement.term:
             tile = self.written[term.name]
             self._text.assign(statement.name, tile.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,19 +19,22 @@ from mugraph.blocks.operator import KERNEL, kernel_attrs
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import Factor, Index, repeated_along
 from mugraph.domains import Real
+from mugraph.graph import Constant
 from mugraph.onnx import load, save
 from mugraph.terms.dtypes import as_stored
+from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term, parse_type
 from rewriter.cost.devices import get_device
-from rewriter.cost.schedules import ranked
+from rewriter.cost.schedules import candidates, ranked
 from rewriter.cost.schedules.figures import BlockFigures
 from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.fuse.lower import lower
 from rewriter.kernels.proposals import KernelProposals
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Compiler
-from rewriter.kernels.triton.loads import paired
 from rules_db.trust.formulas.proof import why_not_proved
+from rules_db.trust.interpreted import kernel_of_rule
+from tests.support.graphs import Builder
 from tools.fuzz.interpreter import Interpreter
 
 pytest.importorskip("triton")
@@ -132,30 +136,61 @@ def test_a_kernel_is_true_for_all_sizes() -> None:
 
 
 def test_words_are_loaded_once_and_taken_apart_in_registers() -> None:
-    """Words beside each other of as many weights as fit, no conversion of an integer, and one scale a row within a block.
-
-    Positions along the loop go by the pairs of a word.
-    """
+    """Words beside each other of as many weights as fit, no conversion of an integer, and one scale a row within a block."""
     text = generate(kernel(PRODUCTS["symmetric"]), SCHEDULES[:1]).text
     assert (
         "tl.load(q.to(tl.pointer_type(tl.uint32)) + n_at[None, :] * 8 + " in text and "// 8 + tl.arange(0, 4))[:, None]" in text
     )
-    assert ".to(tl.float16, bitcast=True)" in text and "q_tile.to(tl.float32)" not in text.split("q_tile = tl.reshape")[0]
-    assert f"k_at = k_start + {paired('tl.arange(0, 32)')}\n" in text
+    assert text.count(".to(tl.float32, bitcast=True)") == 8 and "q_tile.to(tl.float32)" not in text
+    assert "k_at = k_start + tl.arange(0, 32)\n" in text
     (line,) = [line for line in text.splitlines() if "s_tile = tl.load" in line]
     assert "// 32" in line and "arange" not in line
-    wide = generate(kernel(PRODUCTS["symmetric"]), [Schedule((("n", 8), ("k", 64)), warps=1)]).text
-    assert "tl.broadcast_to(s_tile[:, :, None]" in wide or "tl.permute(tl.broadcast_to(s_tile" in wide
+    whole = generate(kernel(PRODUCTS["symmetric"]), [Schedule((("m", 16), ("n", 8), ("k", 64)), warps=1)]).text
+    assert " // 32 + tl.arange(0, 2))[:, None])" in whole and "tl.broadcast_to(s_tile[:, :, None]" in whole
 
 
-def test_positions_keep_their_order_where_something_is_one_for_part_of_a_word() -> None:
-    """By pairs its entries would lie elsewhere than those of words of eight."""
-    types = {"x": parse_type("float16[m,64]"), "q": parse_type("int4[24,64]"), "s": parse_type("float16[24,16]")}
-    product = "MatMul(x, Transpose[perm=(1,0)](DequantizeLinear[axis=-1,block={block}](q, s)))"
-    for block, count in ((4, 16), (8, 8)):
-        types["s"] = parse_type(f"float16[24,{count}]")
-        text = generate(kernel(product.format(block=block), types), SCHEDULES[:1]).text
-        assert ("k_at = k_start + tl.arange(0, 32)\n" in text) == (block == 4)
+@pytest.mark.parametrize(
+    "name, is_late", [("symmetric", True), ("fused", True), ("eight bits", True), ("asymmetric", True), ("columns", False)]
+)
+def test_the_scale_of_a_block_multiplies_the_sum_of_its_products(name: str, is_late: bool) -> None:
+    """Where a thread has the weights of a block, which lie beside each other; not where the matrix units add up."""
+    apart, on_units = (
+        generate(kernel(PRODUCTS[name]), [Schedule((*rows, ("n", 16), ("k", 64)), warps=1)]).text for rows in ((), (("m", 16),))
+    )
+    assert ("[2, 32, 16]), axis=1) * " in apart) == is_late
+    assert "tl.dot(" in on_units and "axis=1) * " not in on_units
+
+
+def test_a_thread_has_a_word() -> None:
+    """Schedules of more threads than words are not tried: those without one do what others do."""
+    types = {"x": "float16[1,1024]", "q": "int4[4096,1024]", "s": "float16[4096,32]"}
+    made = kernel(PRODUCTS["symmetric"], {name: parse_type(text) for name, text in types.items()})
+    (schedules,) = candidates(made, get_device("h200"))
+    assert max(dict(schedule.tiles)["k"] for schedule in schedules) == 1024
+    assert all(math.prod(size for _, size in each.tiles) >= 8 * 32 * each.warps for each in schedules if each.warps > 1)
+
+
+def test_a_scale_is_asked_for_once() -> None:
+    """What is asked for ahead is a request for 128 bytes of weights, and one for the scales of a row: not one for each weight."""
+    types = {"x": "float16[1,2048]", "q": "int4[4096,2048]", "s": "float16[4096,64]"}
+    made = kernel(PRODUCTS["symmetric"], {name: parse_type(text) for name, text in types.items()})
+    schedule = Schedule((("n", 4), ("k", 2048)), warps=2, ahead=("q", "s"))
+    asked = [line for line in generate(made, [schedule]).text.splitlines() if "ask_ahead(q" in line or "ask_ahead(s" in line]
+    assert [line[line.index("tl.full(") :] for line in asked] == ["tl.full([8, 4], 1, tl.int32))", "tl.full([4], 1, tl.int32))"]
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int8"])
+def test_kernels_are_proposed_for_small_weights(dtype: str) -> None:
+    """On a GPU; kernels for processors have no form for them."""
+    b = Builder()
+    x, scales, stored = b.input("float16[3,64]"), b.input("float16[24,2]"), parse_type(f"{dtype}[24,64]")
+    weights = b.tables.add_constant(Constant.of(np.ones((24, 64), stored.dtype.numpy()), stored))
+    product = b.op("MatMulNBits", x, weights, scales, accuracy_level=0, asymmetric=False, block=32)
+    graph = b.graph(b.op("Sigmoid", product))
+    on_gpu, on_cpu = (list(KernelProposals(provider=provider).proposals(graph)) for provider in ("cuda", "cpu"))
+    found = [kernel_of_rule(direction.rule) for direction, _ in on_gpu]
+    assert any(made is not None and {"MatMulNBits", "Sigmoid"} <= {part.op for part in walk(made.body)} for made in found)
+    assert not on_cpu
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
