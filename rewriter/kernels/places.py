@@ -10,7 +10,7 @@ from rewriter.search.candidate import Candidate
 from rewriter.search.directions import Direction
 from rewriter.search.match import Match
 
-__all__ = ["KernelPlace", "Looks", "Offer", "Rivals", "SettledPlace", "best_first", "end_of", "ends_of", "once"]
+__all__ = ["KernelPlace", "Looks", "Offer", "Rivals", "SettledPlace", "best_first", "end_of", "ends_of", "in_the_way", "once"]
 
 Rivals = list[tuple[Direction, Sequence[Match]]]
 """Kernels that read and write the same values, and their sites."""
@@ -80,8 +80,8 @@ class Offer:
             self.saving = 0.0 if self.settled is None else self.settled.child.moves[-1].gain
 
 
-def best_first(offers: Sequence[Offer], is_wanted: Callable[[KernelPlace], bool]) -> Iterator[SettledPlace]:
-    """The kernels that save something, those of the place first where they save most.
+def best_first(offers: Sequence[Offer], is_wanted: Callable[[KernelPlace], bool]) -> Iterator[tuple[Offer, SettledPlace]]:
+    """The offers whose kernels save something, and these kernels: those of the place first where they save most.
 
     A place is looked at closer when no other may save more than it: so those of a place that another's kernel took meanwhile
     are not built, and those are not put in place that cost more than the nodes there.
@@ -100,7 +100,14 @@ def best_first(offers: Sequence[Offer], is_wanted: Callable[[KernelPlace], bool]
             offer.look()
             heapq.heappush(waiting, (-offer.saving, number))
         elif offer.settled is not None:
-            yield offer.settled
+            yield offer, offer.settled
+
+
+def in_the_way(offer: Offer, others: Sequence[Offer]) -> bool:
+    """Whether two of the others may save more together than one that needs nodes of theirs."""
+    nodes = {node for match in offer.place.sites for node in match.nodes}
+    savings = (each.saving for each in others if any(not nodes.isdisjoint(match.nodes) for match in each.place.sites))
+    return sum(heapq.nlargest(2, savings)) > offer.saving
 
 
 def end_of(match: Match) -> object:

@@ -31,7 +31,7 @@ from rewriter.kernels.fuse.kernels import KernelBuilder
 from rewriter.kernels.fuse.kinds import is_product
 from rewriter.kernels.fuse.scope import Form
 from rewriter.kernels.matched import matches_of, matches_of_all
-from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first
+from rewriter.kernels.places import KernelPlace, Looks, Offer, Rivals, SettledPlace, best_first, in_the_way
 from rewriter.kernels.preparing import joined, multiplied, positioned, quantized_apart
 from rewriter.kernels.stored import ELEMENTS, StoredKernels, pattern_rule
 from rewriter.kernels.turned import turned_weights, turns
@@ -57,6 +57,8 @@ _COMPARED = frozenset({DataType.INT32, DataType.INT64})
 """Those that they read and compare, too: numbers of documents, positions."""
 PROVIDER = "cuda"
 """Of the models that get kernels unless another is named."""
+_TURNS = 12
+"""How often the others have their turn once more without a kernel that may be in their way."""
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
 
@@ -138,7 +140,7 @@ class KernelProposals:
         current = self._in_turn(moves, candidate, offers, left)
         if current is not candidate:
             yield current
-        singles = (self._confirmed(settled.child) for settled in best_first(offers, lambda place: left() >= 0))
+        singles = (self._confirmed(settled.child) for _, settled in best_first(offers, lambda place: left() >= 0))
         yield from itertools.islice((child for child in singles if child is not None), _SINGLES)
         # A kernel reads a part of a tensor where it lies: what a rule splits for others to read costs nothing then. It skips what
         # a mask hides, where that is known by positions. What computes on with a product is a part of it, with a convolution not,
@@ -331,15 +333,39 @@ class KernelProposals:
         return SettledPlace([(direction, matches) for _, direction, matches in rivals], child)
 
     def _in_turn(self, moves: Moves, candidate: Candidate, offers: Sequence[Offer], left: Callable[[], float]) -> Candidate:
-        """The candidate after the best kernels in turn, as far as the time allows."""
-        current = candidate
+        """The candidate after the best kernels in turn, as far as the time allows.
+
+        What saves most by itself may need nodes of two that save more together: without each such kernel the others have their
+        turn once more, and what is cheaper stays.
+        """
+        best, taken = self._turn(moves, candidate, offers, left)
+        waiting, turns = list(taken), 0
+        while waiting and turns < _TURNS and left() >= 0:
+            offer = waiting.pop(0)
+            others = [each for each in offers if each is not offer]
+            if in_the_way(offer, [each for each in others if each not in taken]):
+                current, fresh = self._turn(moves, candidate, others, left)
+                turns += 1
+                if current.cost < best.cost:
+                    best, offers, taken = current, others, fresh
+                    waiting = list(fresh)
+        return best
+
+    def _turn(
+        self, moves: Moves, candidate: Candidate, offers: Sequence[Offer], left: Callable[[], float]
+    ) -> tuple[Candidate, list[Offer]]:
+        """The candidate after the best kernels in turn, and the offers that were taken."""
+        current, taken = candidate, list[Offer]()
 
         def is_wanted(place: KernelPlace) -> bool:
             return left() >= 0 and any(match.still_holds(current.graph) for match in place.sites)
 
-        for settled in best_first(offers, is_wanted):
-            current = self._with_best(moves, current, settled.rivals)
-        return current
+        for offer, settled in best_first(offers, is_wanted):
+            following = self._with_best(moves, current, settled.rivals)
+            if following is not current:
+                taken.append(offer)
+            current = following
+        return current, taken
 
     def _cheapest_first(
         self, moves: Moves, candidate: Candidate, rivals: Rivals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from mugraph.blocks.schedule import LIMITS, DeviceLimits, Schedule
 from mugraph.blocks.shown_keys import FEWEST_KEYS, scanned_keys
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.arrays import ScheduleArrays
-from rewriter.cost.schedules.figures import BlockFigures, late_factors
+from rewriter.cost.schedules.figures import BlockFigures, LateFactor, late_factors
 from rewriter.cost.schedules.processor import CLOCK, LANES, LARGE_PRODUCT_WARPS, MATRIX, TALL
 from rewriter.cost.schedules.tilings import Bools, Floats, Ints
 from rewriter.cost.schedules.work import BlockWork, work_of
@@ -43,6 +44,8 @@ _START, _START_APART = 0.2, 0.5
 """Latencies that a kernel takes besides its launch, where it starts while the one before it runs and where it does not."""
 _OVERLAPPING = 90
 """The first architecture where it does."""
+_EXCHANGES = 2
+"""Such operations that bring rows and factors from the pipeline to the threads that have what shares a factor."""
 _CYCLES = 1.7
 """Cycles after which the next instruction of a warp has its operands."""
 _ENTRY, _REDUCED_ENTRY = 2.0, 4.0
@@ -114,12 +117,13 @@ class TimeModel:
             repeated = np.maximum(1.0, whole.warps * MATRIX / tilings.weighted_rows[whole.at])
             products = (self._products(loop, whole, sharing) * repeated)[of]
             issue = (self._issue(loop, whole, sharing) * repeated)[of]
+            chain = figures.chain + np.where(stages > 1, _EXCHANGES * bool(late_factors(figures.block)), 0)
             step = _longest(
                 loop_moved * together / unit_bytes,
                 _arithmetic(products, issue, together, warps, groups),
                 np.where(loop_moved > 0, _LATENCY / hidden, 0.0),
                 np.full(len(at), _STEP),
-                figures.chain * _DEPENDENT / together,
+                chain * _DEPENDENT / together,
             )
         time = (
             np.maximum(waves * tilings.visited[at], np.minimum(tilings.longest[at] * split, 1.0)) * iterations * step
@@ -189,21 +193,30 @@ class TimeModel:
         columns = np.where(self._asynchronous(schedules), 1.0, columns)
         rows, columns = np.where(piped, rows, 1.0), np.where(piped, columns, 1.0)
         entrywise = work.entrywise[at]
+        late = late_factors(self.figures.block)
         if np.any(entrywise):
             down, across = (np.clip(extent[at] / _SIDE_BY_SIDE, 1.0, _WARP) for extent in schedules.tilings.product_tile)
+            if late:
+                across = self._threads_across(schedules, late)
             rows = np.where(entrywise > 0, np.maximum(across, rows), rows)
             columns = np.where(entrywise > 0, np.maximum(down, columns), columns)
         total = work.scalar[at] + work.rows[at] * rows + work.columns[at] * columns
         if np.any(entrywise):
-            is_kept = (
-                self.figures.attends | bool(late_factors(self.figures.block)) | (entrywise <= _LAZY * _WARP * schedules.warps)
-            )
+            is_kept = self.figures.attends | bool(late) | (entrywise <= _LAZY * _WARP * schedules.warps)
             total = total + entrywise * np.where(is_kept, _ENTRY, _REDUCED_ENTRY)
         if np.any(work.widened):
             total = total + work.widened[at] * np.where(piped, _WIDENED, _WIDENED_AT_ONCE)
         if np.any(work.spread):
             total = total + work.spread[at] * self._spread(schedules)
         return np.asarray(total / (LANES * CLOCK * 1e3))
+
+    def _threads_across(self, schedules: ScheduleArrays, late: Mapping[str, LateFactor]) -> Floats:
+        """How many threads have columns of their own, and compute the rows for themselves: one has all that share a factor."""
+        assert self.figures.block.loop is not None
+        tilings, at = schedules.tilings, schedules.at
+        grain = min(factor.grain for factor in late.values())
+        along = np.maximum(tilings.entries((self.figures.block.loop,))[at] / grain, 1.0)
+        return np.asarray(np.clip(_WARP * schedules.warps / along, 1.0, tilings.product_tile[1][at]))
 
     def _products(self, work: BlockWork, schedules: ScheduleArrays, sharing: _Sharing) -> Floats:
         """Microseconds of a multiprocessor for the products of one block, and for their operands from shared memory."""
