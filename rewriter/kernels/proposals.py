@@ -57,8 +57,9 @@ _COMPARED = frozenset({DataType.INT32, DataType.INT64})
 """Those that they read and compare, too: numbers of documents, positions."""
 PROVIDER = "cuda"
 """Of the models that get kernels unless another is named."""
-_TURNS = 12
-"""How often the others have their turn once more without a kernel that may be in their way."""
+_TURNS, _WORTH = 12, 0.99
+"""How often the others have their turn once more without a kernel that may be in their way, and what has to come of it: prices
+are not so exact that less would count."""
 _SINGLES = 6
 """Single moves that are proposed beside the sequence of the best."""
 
@@ -346,7 +347,7 @@ class KernelProposals:
             if in_the_way(offer, [each for each in others if each not in taken]):
                 current, fresh = self._turn(moves, candidate, others, left)
                 turns += 1
-                if current.cost < best.cost:
+                if current.cost < _WORTH * best.cost:
                     best, offers, taken = current, others, fresh
                     waiting = list(fresh)
         return best

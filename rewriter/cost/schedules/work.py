@@ -45,8 +45,9 @@ _PREPARED = 6.0
 """Instructions that bring an entry from shared memory to where matrix units take it from, besides what is computed of it."""
 _OF_FOUR_BITS = 11.0
 """The same of a number of four bits, with all that is computed of it, as products of 1 to 512 rows were timed."""
-_APART, _PER_FACTOR = 2.2, 1.0
-"""Instructions of a number of four bits that is multiplied by itself, counted in machine code, and of a factor of its own."""
+_APART, _PER_FACTOR = 2.2, 7.0
+"""Instructions of a number of four bits that is multiplied by itself, counted in machine code, and of a factor of its own, which
+goes to where the number is, as such products were timed."""
 _SHARES_OF_PEAK = (0.84, 0.6, 0.45, 0.15)
 """Of the matrix units: products that are all a loop does and have many results, at least 64 rows, at least 32, and fewer."""
 _MANY_RESULTS = 1 << 14

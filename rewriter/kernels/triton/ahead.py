@@ -56,11 +56,7 @@ class AheadText:
         What several blocks need one of them asks for, the first along the axes that it does not depend on: of many requests for a
         line each takes its turn, and a thousand blocks that asked for the weights of a normalisation made it five times as slow.
         """
-        inner, steps = load.view[-1].index if load.view else None, repeated_along(load.view)
-        if inner is not None and inner.axis is not None and (inner.divide == 1 or inner.axis in steps):
-            entries = int(_LINE / element_bytes(self._types[load.tensor].dtype))
-            steps[inner.axis] = steps.get(inner.axis, 1) * entries
-        steps = {axis: min(step, self._tiling[axis]) for axis, step in steps.items()}
+        steps = {axis: min(step, self._tiling[axis]) for axis, step in self._lines(load).items()}
         tiling = _LineTiling(self._tiling, steps)
         positions = Positions(self._text, tiling, self._places, steps)
         pointer, mask, axes = positions.pointer(load.tensor, load.view)
@@ -71,6 +67,13 @@ class AheadText:
         else:
             mask = f"tl.full([{', '.join(str(tiling[axis]) for axis in axes)}], {first or 1}, tl.int32)"
         self._text.line(f"{PREFETCH}({pointer}, {mask})")
+
+    def _lines(self, load: Load) -> dict[str, int]:
+        """Entries of a line of memory, along the axes that have more than one in it or the same for neighbours."""
+        inner, steps = load.view[-1].index if load.view else None, repeated_along(load.view)
+        if inner is not None and inner.axis is not None and (inner.divide == 1 or inner.axis in steps):
+            steps[inner.axis] = steps.get(inner.axis, 1) * int(_LINE / element_bytes(self._types[load.tensor].dtype))
+        return steps
 
     def _is_first(self, load: Load) -> str:
         """Whether the block is the first of those that need the same of a tensor; empty where each needs something else."""
@@ -86,20 +89,23 @@ class AheadText:
         return f"tl.broadcast_to({mask}, [{', '.join(str(tiling[axis]) for axis in axes)}])"
 
     def ask_in_loop(self, loads: Sequence[Load], loop: str, low: str, high: str) -> None:
-        """Asks for the tiles of the first iterations."""
+        """Asks for the tiles of the first iterations, and once for a line that several of them have."""
         tiling = self._tiling
         total = 0.0
         for load in loads:
-            size = element_bytes(self._types[load.tensor].dtype)
+            size, shared = element_bytes(self._types[load.tensor].dtype), repeated_along(load.view)
             for axis in tiling.block.value_axes[load.name]:
-                size *= tiling[axis]
+                size *= max(tiling[axis] // shared.get(axis, 1), 1)
             total += size
         span = max(int(_BYTES / total), 1) * tiling[loop]
         end = str(min(int(high), span)) if low == "0" and high.isdigit() else f"tl.minimum({high}, {low} + {span})"
-        self._text.line(f"for {loop}_start in range({low}, {end}, {tiling[loop]}):")
-        with self._text.indented():
-            for load in loads:
-                self.ask(load)
+        strides = {load: max(tiling[loop], self._lines(load).get(loop, 1)) for load in loads}
+        for stride in sorted(set(strides.values())):
+            self._text.line(f"for {loop}_start in range({low}, {end}, {stride}):")
+            with self._text.indented():
+                for load in loads:
+                    if strides[load] == stride:
+                        self.ask(load)
 
 
 class _LineTiling(Tiling):

@@ -132,7 +132,7 @@ def test_kernels_of_a_step_of_decoding_take_what_was_measured() -> None:
     """A model that did not know what products of single entries take was 3.4 times too fast, and chose 2.8 times too slow."""
     found = [compared(timed, H200) for timed in read_timed(DECODING)]
     ratios = {each.timed.kernel.label: each.predicted / each.measured for each in found}
-    assert len(ratios) == 12 and {label: ratio for label, ratio in ratios.items() if not 1 / 1.35 < ratio < 1.35} == {}
+    assert len(ratios) == 14 and {label: ratio for label, ratio in ratios.items() if not 1 / 1.35 < ratio < 1.35} == {}
     assert mean_error(list(ratios.values())) < 1.2
     assert mean_error([ratio for each in found for ratio in each.ratios]) < 1.4
     assert mean_error([each.regret for each in found]) < 1.25 and max(each.regret for each in found) < 1.4

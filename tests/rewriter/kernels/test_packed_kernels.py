@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -177,6 +179,8 @@ def test_a_scale_is_asked_for_once() -> None:
     schedule = Schedule((("n", 4), ("k", 2048)), warps=2, ahead=("q", "s"))
     asked = [line for line in generate(made, [schedule]).text.splitlines() if "ask_ahead(q" in line or "ask_ahead(s" in line]
     assert [line[line.index("tl.full(") :] for line in asked] == ["tl.full([8, 4], 1, tl.int32))", "tl.full([4], 1, tl.int32))"]
+    few = generate(made, [replace(schedule, tiles=(("n", 4), ("k", 64)))]).text
+    assert re.findall(r"for k_start in range\(0, 2048, (\d+)\):\n.*\n.*\n +ask_ahead\((\w)", few) == [("256", "q"), ("2048", "s")]
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "int8"])
