@@ -276,21 +276,27 @@ def shipped_rules() -> list[Rule]:
     return list(_proved_rules(cache_folder()))
 
 
-def read_entries(url: str | None = None) -> list[Entry]:
+def read_entries(url: str | None = None, identities: Collection[str] | None = None) -> list[Entry]:
     """The texts of the rules that :func:`open_rules` would read, one entry each and unparsed, for an audit.
+
+    Args:
+        url: where they are.
+        identities: those of the rules that are wanted, without the others; ``None`` for all.
 
     Raises:
         StoreError: there is no such file or database, or it cannot be read as a whole.
     """
     if url is None:
-        return _shipped_entries()
-    if is_text(url):
+        entries = _shipped_entries()
+    elif is_text(url):
         try:
-            return [Entry(url, text, line) for line, text in split_rules(read_text(url))]
+            entries = [Entry(url, text, line) for line, text in split_rules(read_text(url))]
         except RuleTextError as problem:
             raise StoreError(str(problem)) from None
-    with RuleStore.open(url, create=False) as store:
-        return store.entries()
+    else:
+        with RuleStore.open(url, create=False) as store:
+            return store.entries(identities)
+    return [entry for entry in entries if identities is None or entry.name in identities]
 
 
 def open_rules(url: str | None = None, trust: Trust = Trust.PROVED, tell: Callable[[str], None] | None = None) -> list[Rule]:

@@ -1,8 +1,9 @@
-"""Operators that write entries over others, into caches of a fixed size, at positions that the run tells; and one that reads so.
+"""Operators that write entries at positions that the run tells: over others, into caches of a fixed size; and one that reads so.
 
 ``TensorScatter`` (opset 24) writes one run of positions a sequence, ``ScatterElements`` and ``ScatterND`` entries or slices at
 any places. Only the forms without a reduction are understood: the last entry that is written to a place stands there.
-``GatherElements`` reads the entries that ``ScatterElements`` at the same indices would write.
+``GatherElements`` reads the entries that ``ScatterElements`` at the same indices would write. ``OneHot`` writes one number at the
+places of a new axis that indices say, and another everywhere else.
 """
 
 from __future__ import annotations
@@ -14,11 +15,33 @@ import numpy as np
 
 from mugraph.domains.base import FLOATS, INTEGERS, Array, Domain, NoValue
 from mugraph.ops.base import Operator, applied, operands, register
-from mugraph.ops.forms import AttrMap, ForeignNode, NotUnderstood, OnnxForm, Reading, attributes_of, rank_of
+from mugraph.ops.composite import define, expect_shape
+from mugraph.ops.forms import (
+    AttrMap,
+    ForeignNode,
+    NotExpressible,
+    NotUnderstood,
+    OnnxForm,
+    Reading,
+    attributes_of,
+    rank_of,
+    size_operand,
+    type_of,
+)
 from mugraph.ops.indexing import places_of, read_lookup, slices_at, whole_numbers
 from mugraph.ops.traits import Movement, Traits
 from mugraph.terms.kinds import AttributeKind
-from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, normalize_axis, same_dim, same_shape
+from mugraph.terms.shape import (
+    DataType,
+    Dim,
+    ShapeError,
+    TensorType,
+    Undecided,
+    at_most,
+    normalize_axis,
+    same_dim,
+    same_shape,
+)
 from mugraph.terms.term import Term
 
 _INDICES = (DataType.INT32, DataType.INT64)
@@ -312,4 +335,61 @@ register(
         traits=Traits(keeps_shape=True, overwrites=True),
         samples=("ScatterND[axis=-2](x, i, y) | x:[8,32] i:int64[1,1] y:[1,32]",),
     )
+)
+
+
+# OneHot: indices with a further axis of ``depth`` places, and of two values [off, on] the latter at the place that an index says,
+# which counts from the end where it is negative. One outside of the axis has the former everywhere. That is ONNX's definition
+# since opset 11. Before, indices are not to be negative, and onnxruntime takes one that is as it does since.
+
+
+def _decompose_one_hot(attrs: AttrMap, types: Sequence[TensorType]) -> tuple[Term, ...]:
+    (indices, values), axis, depth = operands(2), attrs["axis"], attrs["depth"]
+    whole = indices if types[0].dtype == DataType.INT64 else applied("Cast", indices, to=DataType.INT64)
+    place = applied("Unsqueeze", whole, axes=(axis,))
+    _, along = _along(depth, axis, DataType.INT64)
+    from_end = applied("Equal", along, applied("Add", place, _number(depth)))
+    off, on = _parts(values, -1, 2)
+    return (applied("Where", applied("Or", applied("Equal", along, place), from_end), on, off),)
+
+
+def _check_one_hot(attrs: AttrMap, types: Sequence[TensorType]) -> None:
+    (indices, values), axis, depth = types, attrs["axis"], attrs["depth"]
+    if indices.dtype not in INTEGERS - {DataType.UINT64} or not indices.rank:  # of uint64, int64 has not all
+        raise ShapeError(f"OneHot at indices {indices}")
+    if not -indices.rank - 1 <= axis < 0 or at_most(depth, 0):
+        raise ShapeError(f"OneHot of {indices} on axis {axis} with a depth of {depth}")
+    expect_shape("OneHot", values, (2,), values.dtype)
+
+
+def _read_one_hot(node: ForeignNode) -> Reading:
+    indices, depth = type_of(node), size_operand(node, 1, "depth")
+    if indices.dtype in FLOATS:
+        raise NotUnderstood("OneHot at indices that are floats, which onnxruntime compares with places as they are")
+    if len(depth) != 1:
+        raise NotUnderstood(f"OneHot with a depth of {len(depth)} entries")
+    axis = int(attributes_of(node, axis=-1)["axis"])
+    return Reading({"axis": normalize_axis(axis, indices.rank + 1), "depth": depth[0]}, (0, 2))
+
+
+def _write_one_hot(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
+    """With a depth of a type for which onnxruntime has a kernel: float beside values of int32, else that of the indices."""
+    depth, dtype = attrs["depth"], DataType.FLOAT if types[1].dtype == DataType.INT32 else types[0].dtype
+    if isinstance(depth, int):
+        depth = np.asarray(depth, dtype.numpy())
+    elif dtype != DataType.INT64:
+        raise NotExpressible(f"OneHot with a depth of {depth}, {dtype.name.lower()}")
+    return OnnxForm("OneHot", (0, depth, 1), {"axis": attrs["axis"]})
+
+
+define(
+    "OneHot",
+    (2, 2),
+    _decompose_one_hot,
+    check=_check_one_hot,
+    read=_read_one_hot,
+    write=_write_one_hot,
+    traits=Traits(piecewise=True),
+    sized=frozenset({"depth"}),
+    samples=("OneHot[axis=-1,depth=8](i, v) | i:int64[4,16] v:[2]", "OneHot[axis=-2,depth=8](i, v) | i:int64[4,16] v:[2]"),
 )

@@ -74,7 +74,7 @@ ATTRIBUTE_KINDS = {
     **dict.fromkeys(
         ("length_axes", "local_window_size", "num_heads", "rows", "size", "spatial", "start", "total"), AttributeKind.WHOLE
     ),
-    **dict.fromkeys(("transBatchA", "transBatchB"), AttributeKind.WHOLE),
+    **dict.fromkeys(("depth", "transBatchA", "transBatchB"), AttributeKind.WHOLE),
     **dict.fromkeys(
         ("axes", "begins", "dilations", "ends", "kernel", "pads", "perm", "qkv_hidden_sizes", "repeats"), AttributeKind.WHOLES
     ),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +17,10 @@ from rewriter.report.graphs import ChangedRegion, operator_counts, regions_by_na
 from rewriter.report.page import Block, Page, Section, chart, fold, picture, render, source, table, text, text_list
 from rewriter.run.outcome import Fired, Outcome
 from rewriter.run.timings import Timing
-from rules_db.library import open_rules, read_entries
+from rules_db.exchange import RuleTextError
+from rules_db.library import read_entries
 from rules_db.show.picture import svg
 from rules_db.show.words import proof_in_words
-from rules_db.trust.certificate import Trust
 from rules_db.trust.rule import Rule
 
 __all__ = ["main_graph", "page_seconds", "run_page"]
@@ -179,15 +180,19 @@ def _least(roofline: float, microseconds: float) -> str:
 
 
 def _known(rules: str | Sequence[Rule] | None, fired: Sequence[Fired]) -> Mapping[str, Rule]:
-    """The rules that fired, as far as they are stored anywhere; of shipped ones no others are read, which takes seconds."""
+    """The rules that fired, as far as they are stored anywhere. No others are read, nor is any checked: the run did that."""
     if not fired:
         return {}
     wanted = {_identity(rule) for rule in fired}
-    if rules is None:
-        found: Iterable[Rule] = (entry.read(is_known=True) for entry in read_entries() if entry.name in wanted)
-    else:
-        found = open_rules(rules, Trust.TESTED) if isinstance(rules, str) else rules
+    found = _stored(rules, wanted) if rules is None or isinstance(rules, str) else rules
     return {rule.id: rule for rule in found if rule.id in wanted}
+
+
+def _stored(url: str | None, identities: Collection[str]) -> Iterator[Rule]:
+    """Rules of a file or database, or shipped ones; of two blocks that bear one identity, the one that can be read."""
+    for entry in read_entries(url, identities):
+        with contextlib.suppress(RuleTextError):
+            yield entry.read(is_known=url is None)
 
 
 def _identity(fired: Fired) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -108,6 +109,17 @@ def show_command(rule: str, rules: str | None, picture: Path | None) -> None:
     output().print("\n".join(lines), markup=False)
 
 
+def _no_equation(text: str) -> str | None:
+    """What is said of a rule's identity, or of a file or database, in place of an equation; ``None`` of any other text."""
+    if _IDENTITY.fullmatch(text):
+        shown = text.rstrip("<>")
+        return f"{text} is no equation, but a rule's identity: 'rulegen show {shown}' says why it holds"
+    if text.endswith((".rules", ".db")) or "://" in text or os.path.isfile(text):
+        place = name_of(text)
+        return f"{place} is no equation such as 'Relu(Relu(x)) = Relu(x)', but holds rules: 'rulegen audit {place}' checks them"
+    return None
+
+
 @click.command("explain")
 @click.argument("equation")
 @click.option("--let", "let", metavar="TYPES", help="Types of variables: 'x:float[m,k], w:float[k,n]'. Default: inferred.")
@@ -121,12 +133,7 @@ def explain_command(equation: str, let: str | None, json_file: Path | None) -> N
     try:
         answer = explain(equation, parse_let(let) if let else None)
     except EquationError as problem:
-        if _IDENTITY.fullmatch(equation):
-            shown = equation.rstrip("<>")
-            raise StoreError(
-                f"{equation} is no equation, but a rule's identity: 'rulegen show {shown}' says why it holds"
-            ) from None
-        raise StoreError(str(problem)) from None
+        raise StoreError(_no_equation(equation) or str(problem)) from None
     if json_file is not None:
         write_text(json_file, json.dumps(answer.as_json(), indent=1) + "\n")
     output().print("\n".join(answer.lines()), markup=False)
@@ -150,7 +157,7 @@ def prove_command(equation: str, let: str | None, when: str | None, out: Path | 
     try:
         outcome = prove(equation, parse_let(let) if let else None, parse_when(when) if when else (), seed)
     except EquationError as problem:
-        raise StoreError(str(problem)) from None
+        raise StoreError(_no_equation(equation) or str(problem)) from None
     console = output()
     if outcome.rule is None:
         lines = [*outcome.answer.lines(), *filter(None, [outcome.problem])]

@@ -315,6 +315,11 @@ def _indexing() -> list[Case]:
     cases += [Case("Tile", [(2, 3), ints(*r)], constants=(1,)) for r in ((2, 1), (1, 3), (1, 1))]
     cases += [Case("DepthToSpace", [(2, 12, 2, 3)], {"blocksize": 2, "mode": mode}, since=11) for mode in ("DCR", "CRD")]
     cases += [Case("DepthToSpace", [(2, 9, 2, 3)], {"blocksize": 3}), Case("SpaceToDepth", [(2, 3, 4, 6)], {"blocksize": 2})]
+    places, three = ints(0, -1, 2, -3, 3, -4, 2**63 - 1, -(2**63)).reshape(2, 4), np.asarray(3, I64)
+    cases += [Case("OneHot", [places, three, np.asarray([0.5, 2.0], F)], {"axis": axis}, (1,)) for axis in (-3, 0, 1, 2, -1)]
+    cases += [Case("OneHot", [places[:1].astype(np.int32), three.astype(np.int32), np.asarray([-1, 1], F)], {}, (1,))]
+    cases += [Case("OneHot", [places, np.asarray([3.7], F), np.asarray([7, -7], t)], {}, (1,)) for t in (np.int32, F)]
+    cases += [Case("OneHot", [ints(1, -5), ints(5), ints(4, 5)], {}, (1, 2))]
     cases += [
         Case("ConstantOfShape", [ints(2, 3)], {"value": np.asarray([v], d)}, constants=(0,))
         for v, d in ((1.5, F), (7, I64), (True, bool))

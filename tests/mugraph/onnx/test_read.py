@@ -73,6 +73,42 @@ def test_why_a_node_is_opaque() -> None:
     assert model.opaque == {0: "Reshape with computed shape", 1: "no record describes Det"}
 
 
+@pytest.mark.parametrize(
+    ("indices", "depth", "why"),
+    [
+        ("int64[3]", "int64 d", "OneHot with computed depth"),
+        ("float[3]", "", "OneHot at indices that are floats, which onnxruntime compares with places as they are"),
+        ("uint64[3]", "", "OneHot at indices uint64[3]"),
+        ("int64[3]", "int64[1] d = {0}", "OneHot of int64[3] on axis -1 with a depth of 0"),
+        ("int64[3]", "int64[2] d = {4,5}", "OneHot with a depth of 2 entries"),
+    ],
+)
+def test_why_a_one_hot_is_opaque(indices: str, depth: str, why: str) -> None:
+    """Where it is, it is written as it came."""
+    fed, _, stored = depth.partition(" = ")
+    given = f", {fed}" if fed and not stored else ""
+    constant = (
+        f"d = Constant<value = {depth.replace(' d = ', ' ')}>()" if stored else "" if fed else "d = Constant<value_int = 4>()"
+    )
+    proto = parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g ({indices} i, float[2] v{given}) => (float[3,n] y) {{ {constant} y = OneHot(i, d, v) }}""")
+    model = load(proto)
+    assert [*model.opaque.values()] == [why]
+    assert onnx.load_from_string(to_bytes(model, model.graph)).graph.node == proto.graph.node
+
+
+@pytest.mark.parametrize("opset", [9, 10, 11, DESCRIBED_OPSET])
+def test_a_one_hot_as_deep_as_a_size_is_read(opset: int) -> None:
+    proto = parse_model(f"""
+        <ir_version: 8, opset_import: ["" : {opset}]>
+        g (int32[b] i, float[n,3] x, float16[2] v) => (float16[n,b] y) {{
+            shape = Shape(x) first = Constant<value = int64 {{0}}>() d = Gather(shape, first) y = OneHot<axis = 0>(i, d, v) }}""")
+    model = load(proto)
+    assert not model.opaque and str(model.tables.types[model.values["y"]]) == "float16[n,b]"
+    assert onnx.load_from_string(to_bytes(model, model.graph)).graph.node[-1] == proto.graph.node[-1]
+
+
 def test_a_record_that_contradicts_the_file_is_not_believed_nor_is_the_file() -> None:
     """onnx says nothing of the runtime's own operators: either may be wrong."""
     proto = build(

@@ -22,6 +22,7 @@ from rewriter.run import timings
 from rewriter.run.outcome import Fired, OperatorTime, Outcome, Tried
 from rules_db.entries import Entry
 from rules_db.library import read_entries
+from rules_db.store import RuleStore
 from tests.support.runs import FASTER, lora
 
 pytestmark = pytest.mark.usefixtures("measured_cache")
@@ -126,11 +127,21 @@ def test_the_report_is_written_within_the_budget(tmp_path: Path, monkeypatch: py
     assert 15 < budgets[0] < 16 and budgets[1:] == [20, 1, 2]
 
 
-def test_only_the_shipped_rules_that_fired_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rule, read, entry_read = next(iter(read_entries())).name, list[str](), Entry.read
+@pytest.mark.parametrize("place", [None, "own.rules", "own.db"])
+def test_only_the_rules_that_fired_are_read(place: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that ship, of a file, in which another block may bear the identity, and of a database."""
+    entry, *others = read_entries()[:3]
+    rules = None if place is None else str(tmp_path / place)
+    if place == "own.rules":
+        twin = re.sub("target .*", "target x", entry.text)
+        (tmp_path / place).write_text("\n".join(each.text for each in (*others, entry, replace(entry, text=twin))))
+    elif rules is not None:
+        with RuleStore.open(rules) as store:
+            store.add_all(each.read() for each in (*others, entry))
+    read, entry_read = list[str](), Entry.read
     monkeypatch.setattr(Entry, "read", lambda entry, **how: read.append(entry.name) or entry_read(entry, **how))
+    monkeypatch.setattr("rules_db.entries.check", None)
     graph = onnx.load(lora(tmp_path / "lora.onnx")).graph
-    html = run_page(
-        Outcome("a.onnx", "b.onnx", fired=(Fired(rule, "x", "proved", 1, 1.0, ("y",)),)), graph, graph, None, tmp_path
-    )
-    assert read == [rule] and f"Both sides of rule {rule}" in html
+    fired = Fired(f"{entry.name}>", "x", "proved", 1, 1.0, ("y",))
+    html = run_page(Outcome("a.onnx", "b.onnx", fired=(fired,)), graph, graph, rules, tmp_path)
+    assert set(read) == {entry.name} and f"Both sides of rule {entry.name}" in html

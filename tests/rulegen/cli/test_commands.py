@@ -140,6 +140,19 @@ def test_an_audit_of_what_has_changed_keeps_the_other_lines_of_a_record(tmp_path
             ("explain", "62f8f1f102e3adb1>"),
             "62f8f1f102e3adb1> is no equation, but a rule's identity: 'rulegen show 62f8f1f102e3adb1'",
         ),
+        (
+            ("prove", "62f8f1f102e3adb1"),
+            "62f8f1f102e3adb1 is no equation, but a rule's identity: 'rulegen show 62f8f1f102e3adb1' says why it holds",
+        ),
+        *(
+            (
+                (command, place),
+                f"{place} is no equation such as 'Relu(Relu(x)) = Relu(x)', but holds rules: 'rulegen audit {place}' checks them",
+            )
+            for command in ("prove", "explain")
+            for place in ("missing.rules", str(Path(__file__)), "mysql://host/rules")
+        ),
+        (("prove", "Relu(x)"), "column 8: expected '='"),
         (("show", "zzzz"), "no rule of the shipped rules begins with 'zzzz'"),
         (("stats", "missing.db"), "there is no such rule database"),
         (("audit", "missing.rules"), "missing.rules"),
