@@ -10,7 +10,6 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from mugraph.blocks.block import Block, Kernel
-from mugraph.blocks.late_parts import late_part
 from mugraph.blocks.mask_lists import TileCounts, listed_mask, tile_counts
 from mugraph.blocks.schedule import Schedule, element_bytes, storage_types
 from mugraph.blocks.shown_keys import ShownKeys, shown_keys
@@ -91,7 +90,7 @@ def late_factors(block: Block) -> dict[str, LateFactor]:
     exchange their sums.
     """
     loop, found = block.loop, dict[str, LateFactor]()
-    if loop is None or late_part(block) is not None:
+    if loop is None or any(isinstance(statement, Predicate) for statement in block.statements):  # whose tiles may differ
         return found
     users = {name: [s for s in block.statements if name in statement_operands(s)] for name in block.defined}
     for dot in (s for s in block.statements if isinstance(s, Dot) and s.over == loop and s.left != s.right):
