@@ -76,8 +76,8 @@ def evaluated(graph: Graph, *inputs: np.ndarray) -> list[np.ndarray]:
     return [values[v] for v in graph.outputs]
 
 
-def moves_for(rules: Sequence[Rule] = ()) -> Moves:
-    costs = CostModel(ProfileStore(None, "test"), 20, {}, "cuda", -float("inf"), DEVICES["h200"])
+def moves_for(rules: Sequence[Rule] = (), opset: int = 20) -> Moves:
+    costs = CostModel(ProfileStore(None, "test"), opset, {}, "cuda", -float("inf"), DEVICES["h200"])
     matches = Matches.of(rules, RangeOracle({}), costs.provider, costs.opset)
     return Moves(matches, Prices(costs, matches.fusions))
 

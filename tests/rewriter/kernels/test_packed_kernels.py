@@ -17,25 +17,30 @@ from onnx import TensorProto, helper, numpy_helper
 
 from mugraph.blocks.block import Kernel
 from mugraph.blocks.interp import evaluate_body, evaluate_kernel
-from mugraph.blocks.operator import KERNEL, kernel_attrs
+from mugraph.blocks.operator import KERNEL, kernel_attrs, kernel_of
 from mugraph.blocks.schedule import Schedule
 from mugraph.blocks.statements import Factor, Index, repeated_along
 from mugraph.domains import Real
 from mugraph.graph import Constant
 from mugraph.onnx import load, save
 from mugraph.terms.dtypes import as_stored
+from mugraph.terms.shape import DataType
 from mugraph.terms.term import walk
 from mugraph.terms.text import parse_term, parse_type
+from rewriter.cost import CostModel
 from rewriter.cost.devices import get_device
 from rewriter.cost.schedules import candidates, ranked
 from rewriter.cost.schedules.figures import BlockFigures
 from rewriter.kernels.architecture import Architecture
 from rewriter.kernels.fuse.lower import lower
-from rewriter.kernels.proposals import KernelProposals
+from rewriter.kernels.places import in_the_way
+from rewriter.kernels.proposals import KernelProposals, forever
 from rewriter.kernels.triton import generate
 from rewriter.kernels.triton.compile import Compiler
+from rewriter.search.candidate import Candidate
 from rules_db.trust.formulas.proof import why_not_proved
 from rules_db.trust.interpreted import kernel_of_rule
+from tests.support.fusing import moves_for
 from tests.support.graphs import Builder
 from tools.fuzz.interpreter import Interpreter
 
@@ -282,3 +287,38 @@ def test_a_file_holds_the_kernel_and_its_weights(tmp_path: Path) -> None:
     assert np.linalg.norm(results[0] - results[1]) < 1e-5 * np.linalg.norm(results[0])
     again = load(tmp_path / "kernel.onnx")
     assert [n.op for n in again.graph.nodes()] == [KERNEL] and not again.opaque
+
+
+def test_a_kernel_that_saves_most_gives_way_to_two_that_save_more() -> None:
+    """The last product with the gate in front of it saves most; the gated product and the last in another more."""
+    b = Builder()
+
+    def product(x: int, columns: int, rows: int) -> int:
+        stored = b.input(f"int4[{columns},{rows}]"), b.input(f"float16[{columns},{rows // 32}]")
+        return b.op("MatMulNBits", x, *stored, accuracy_level=0, asymmetric=False, block=32)
+
+    x = b.input("float16[1,2048]")
+    gate, up = product(x, 8192, 2048), product(x, 8192, 2048)
+    wide = b.op("Mul", b.op("Mul", gate, b.op("Sigmoid", gate)), up)
+    graph, moves, proposals = b.graph(product(wide, 2048, 8192)), moves_for(opset=21), KernelProposals()
+    costs = moves.prices.costs
+    assert isinstance(costs, CostModel)
+    for node in graph.nodes():
+        if node.op == "MatMulNBits" and (signature := costs.signature(graph, node)) is not None:
+            costs.store.put(signature.key(), 12.0 if signature.operands[0].shape[-1] == 8192 else 5.72)
+    start = moves.start(graph)
+    offers = proposals._offers(moves, start, forever)
+    greedy, taken = proposals._turn(moves, start, offers, forever)
+    assert any(in_the_way(offer, [other for other in offers if other not in taken]) for offer in taken)
+    assert _products(greedy) == [(2, False), (1, True)]
+    first = next(proposals.children(moves, start))
+    assert _products(first) == [(2, True), (1, False)] and first.cost < 0.99 * greedy.cost
+
+
+def _products(candidate: Candidate) -> list[tuple[int, bool]]:
+    """Of every kernel: how many matrices of four bits it reads, and whether it has the gate."""
+    kernels = [kernel_of(node.attrs) for node in candidate.graph.nodes() if node.op == KERNEL]
+    return [
+        (sum(tensor.type.dtype is DataType.INT4 for tensor in made.inputs), any(part.op == "Sigmoid" for part in walk(made.body)))
+        for made in kernels
+    ]
