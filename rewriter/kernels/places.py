@@ -105,9 +105,15 @@ def best_first(offers: Sequence[Offer], is_wanted: Callable[[KernelPlace], bool]
 
 def in_the_way(offer: Offer, others: Sequence[Offer]) -> bool:
     """Whether two of the others may save more together than one that needs nodes of theirs."""
-    nodes = {node for match in offer.place.sites for node in match.nodes}
-    savings = (each.saving for each in others if any(not nodes.isdisjoint(match.nodes) for match in each.place.sites))
-    return sum(heapq.nlargest(2, savings)) > offer.saving
+    nodes, first = {node for match in offer.place.sites for node in match.nodes}, 0.0
+    for other in sorted(others, key=lambda other: other.saving, reverse=True):
+        if (first or other.saving) + other.saving <= offer.saving:
+            return False
+        if any(not nodes.isdisjoint(match.nodes) for match in other.place.sites):
+            if first:
+                return True
+            first = other.saving
+    return False
 
 
 def end_of(match: Match) -> object:

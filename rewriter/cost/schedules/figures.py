@@ -341,6 +341,11 @@ class BlockFigures:
         return bool(along) and all(runs_along(load.view) == dot.over for load in along)
 
     @cached_property
+    def late(self) -> Mapping[str, LateFactor]:
+        """Operands with a factor that multiplies a sum (:func:`late_factors`)."""
+        return late_factors(self.block)
+
+    @cached_property
     def chain(self) -> int:
         """Operations of an iteration that wait for each other across warps: products, reductions, exchanges of layouts."""
         block = self.block

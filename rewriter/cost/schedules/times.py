@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +12,7 @@ from mugraph.blocks.schedule import LIMITS, DeviceLimits, Schedule
 from mugraph.blocks.shown_keys import FEWEST_KEYS, scanned_keys
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.arrays import ScheduleArrays
-from rewriter.cost.schedules.figures import BlockFigures, LateFactor, late_factors
+from rewriter.cost.schedules.figures import BlockFigures
 from rewriter.cost.schedules.processor import CLOCK, LANES, LARGE_PRODUCT_WARPS, MATRIX, TALL
 from rewriter.cost.schedules.tilings import Bools, Floats, Ints
 from rewriter.cost.schedules.work import BlockWork, work_of
@@ -117,7 +116,7 @@ class TimeModel:
             repeated = np.maximum(1.0, whole.warps * MATRIX / tilings.weighted_rows[whole.at])
             products = (self._products(loop, whole, sharing) * repeated)[of]
             issue = (self._issue(loop, whole, sharing) * repeated)[of]
-            chain = figures.chain + np.where(stages > 1, _EXCHANGES * bool(late_factors(figures.block)), 0)
+            chain = figures.chain + np.where(stages > 1, _EXCHANGES * bool(figures.late), 0)
             step = _longest(
                 loop_moved * together / unit_bytes,
                 _arithmetic(products, issue, together, warps, groups),
@@ -193,11 +192,11 @@ class TimeModel:
         columns = np.where(self._asynchronous(schedules), 1.0, columns)
         rows, columns = np.where(piped, rows, 1.0), np.where(piped, columns, 1.0)
         entrywise = work.entrywise[at]
-        late = late_factors(self.figures.block)
+        late = self.figures.late
         if np.any(entrywise):
             down, across = (np.clip(extent[at] / _SIDE_BY_SIDE, 1.0, _WARP) for extent in schedules.tilings.product_tile)
             if late:
-                across = self._threads_across(schedules, late)
+                across = self._threads_across(schedules)
             rows = np.where(entrywise > 0, np.maximum(across, rows), rows)
             columns = np.where(entrywise > 0, np.maximum(down, columns), columns)
         total = work.scalar[at] + work.rows[at] * rows + work.columns[at] * columns
@@ -210,11 +209,11 @@ class TimeModel:
             total = total + work.spread[at] * self._spread(schedules)
         return np.asarray(total / (LANES * CLOCK * 1e3))
 
-    def _threads_across(self, schedules: ScheduleArrays, late: Mapping[str, LateFactor]) -> Floats:
+    def _threads_across(self, schedules: ScheduleArrays) -> Floats:
         """How many threads have columns of their own, and compute the rows for themselves: one has all that share a factor."""
         assert self.figures.block.loop is not None
         tilings, at = schedules.tilings, schedules.at
-        grain = min(factor.grain for factor in late.values())
+        grain = min(factor.grain for factor in self.figures.late.values())
         along = np.maximum(tilings.entries((self.figures.block.loop,))[at] / grain, 1.0)
         return np.asarray(np.clip(_WARP * schedules.warps / along, 1.0, tilings.product_tile[1][at]))
 

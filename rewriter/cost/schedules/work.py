@@ -24,7 +24,7 @@ from mugraph.ops import get_operator
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, walk
 from rewriter.cost.devices import Device
-from rewriter.cost.schedules.figures import TileProduct, late_factors
+from rewriter.cost.schedules.figures import TileProduct
 from rewriter.cost.schedules.processor import LANES, MATRIX, SLOW_LANES, TALL
 from rewriter.cost.schedules.tilings import Floats, Tilings
 
@@ -117,7 +117,7 @@ def work_of(tilings: Tilings, device: Device, in_loop: bool) -> BlockWork:
             if value in figures.prepared:
                 computed += entries * (_PREPARED + _MASK * tilings.is_ragged(block.value_axes[value]))
                 if figures.is_of_four_bits(statement):
-                    apart = _APART + (_PER_FACTOR if value not in late_factors(block) else 0.0)
+                    apart = _APART + (_PER_FACTOR if value not in figures.late else 0.0)
                     computed = np.where(entrywise > 0, entries * apart, entries * _OF_FOUR_BITS)
             instructions[place] += computed
         elif isinstance(statement, MaskTile):
