@@ -87,7 +87,7 @@ def late_factors(block: Block) -> dict[str, LateFactor]:
     """Operands with such a factor, used nowhere else, of products that are only summed.
 
     Their entries lie together along the loop, so that a thread has those that share a factor: elsewhere threads would have to
-    exchange their sums.
+    exchange their sums. There is one for every place of the factor and every neighbour, so that the sums have an entry for each.
     """
     loop, found = block.loop, dict[str, LateFactor]()
     if loop is None or any(isinstance(statement, Predicate) for statement in block.statements):  # whose tiles may differ
@@ -104,9 +104,10 @@ def late_factors(block: Block) -> dict[str, LateFactor]:
             load = block.defined[factor.name] if factor.is_var else None
             if not isinstance(load, Load) or users[load.name] != [defined] or factor in variables([rest]):
                 continue
-            grains = repeated_along(load.view)
+            grains, axes = repeated_along(load.view), set(block.value_axes[load.name])
             others = [other for v in variables([rest]) if isinstance(other := block.defined[v.name], Load)]
-            if grains.keys() == {loop} and any(runs_along(other.view) == loop for other in others):
+            along = [other for other in others if runs_along(other.view) == loop and not repeated_along(other.view)]
+            if grains.keys() == {loop} and any(axes <= set(block.value_axes[other.name]) for other in along):
                 found[operand] = LateFactor(dot, load.name, rest, grains[loop])
                 break
     return found

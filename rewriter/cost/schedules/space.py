@@ -110,12 +110,13 @@ def _pads_for_nothing(figures: BlockFigures, tilings: Tilings) -> Bools:
 
 
 def _has_words(figures: BlockFigures, schedules: ScheduleArrays) -> Bools:
-    """Whether every thread has a word of a tile of numbers of four bits; threads without one load and compute what others do."""
-    has = np.ones(len(schedules), np.bool_)
-    for load in figures.block.loads:
-        if figures.kernel.tensors[load.tensor].dtype in NIBBLES:
-            has &= schedules.tilings.entries(figures.block.value_axes[load.name])[schedules.at] >= _WORD * _WARP * schedules.warps
-    return np.asarray(has | (schedules.warps == 1))
+    """Whether every thread has a word of the largest tile of numbers of four bits; threads without one load and compute what
+    others do. Smaller ones are zero points."""
+    loads = [load for load in figures.block.loads if figures.kernel.tensors[load.tensor].dtype in NIBBLES]
+    if not loads:
+        return np.ones(len(schedules), np.bool_)
+    entries = [schedules.tilings.entries(figures.block.value_axes[load.name])[schedules.at] for load in loads]
+    return np.asarray((np.max(entries, axis=0) >= _WORD * _WARP * schedules.warps) | (schedules.warps == 1))
 
 
 def _is_narrow(products: Sequence[TileProduct], axis: str) -> bool:

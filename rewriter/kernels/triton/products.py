@@ -140,8 +140,11 @@ class ProductText:
         Of ``over`` an axis is left that has an entry for each factor, unless it is one.
         """
         tiling = self._tiling
-        every = tiling.union(a.axes, b.axes, (over,))
-        text, axis = bracketed(self.entrywise(a, b, over, every)), every.index(over)
+        every = tiling.union(a.axes, b.axes, tiling.present((over,)))
+        text = bracketed(self.entrywise(a, b, over, every))
+        if over not in every:
+            return f"{text} * {laid_under(factor.text, factor.axes, every)}", every
+        axis = every.index(over)
         shape = [tiling[x] for x in every]
         if tiling[over] > grain:
             shape[axis : axis + 1] = [tiling[over] // grain, grain]

@@ -66,8 +66,10 @@ TYPES = {
         "g": "int8[64,24]",
         "h": "float16[24]",
         "i": "float16[m,64]",
+        "v": "float16[64]",
     }.items()
 }
+REPEATED = "Reshape[drop=3,shape=(24,64)](Expand[shape=(24,2,32)](Reshape[drop=2,shape=(24,2,1)](s)))"
 PRODUCTS = {
     "symmetric": "MatMulNBits[block=32](x, q, s)",
     "asymmetric": "MatMulNBits[asymmetric=true,block=32](x, u, s, z, b)",
@@ -76,6 +78,7 @@ PRODUCTS = {
     "rows that begin within a byte": "MatMulNBits[block=32](w, o, t)",
     "columns": "MatMul(x, DequantizeLinear[axis=-2,block=32](c, e))",
     "channels": "MatMul(x, DequantizeLinear[axis=-1](g, h))",
+    "factors that the rest has no rows for": f"MatMul(x, Transpose[perm=(1,0)](Mul(v, {REPEATED})))",
     "fused": "Add(MatMulNBits[block=32](Mul(x, Sigmoid(i)), q, s), b)",
 }
 SCHEDULES = [
@@ -85,6 +88,7 @@ SCHEDULES = [
     Schedule((("m", 2), ("n", 4), ("k", 2)), warps=1),
     Schedule((("m", 4), ("n", 1), ("k", 128)), warps=1),
     Schedule((("m", 4), ("n", 8), ("k", 1)), warps=1),
+    Schedule((("m", 1), ("n", 1), ("k", 1)), warps=1),
 ]
 
 
@@ -175,6 +179,14 @@ def test_a_thread_has_a_word() -> None:
     (schedules,) = candidates(made, get_device("h200"))
     assert max(dict(schedule.tiles)["k"] for schedule in schedules) == 1024
     assert all(math.prod(size for _, size in each.tiles) >= 8 * 32 * each.warps for each in schedules if each.warps > 1)
+
+
+def test_a_zero_point_asks_for_no_threads() -> None:
+    """There is one for a column: as many warps are tried as without, whose threads have the words of weights."""
+    types = {"x": "float16[512,1024]", "c": "uint4[1024,4096]", "h": "float16[4096]", "z": "uint4[4096]"}
+    made = kernel("MatMul(x, DequantizeLinear[axis=-1](c, h, z))", {name: parse_type(text) for name, text in types.items()})
+    (schedules,) = candidates(made, get_device("h200"))
+    assert max(schedule.warps for schedule in schedules) == 16
 
 
 def test_a_scale_is_asked_for_once() -> None:
