@@ -373,8 +373,10 @@ def _read_one_hot(node: ForeignNode) -> Reading:
 
 
 def _write_one_hot(attrs: AttrMap, types: Sequence[TensorType], opset: int) -> OnnxForm:
-    """With a depth of a type for which onnxruntime has a kernel: float beside values of int32, else that of the indices."""
-    depth, dtype = attrs["depth"], DataType.FLOAT if types[1].dtype == DataType.INT32 else types[0].dtype
+    """With a depth of a type for which onnxruntime has a kernel: float beside values of int32, else that of the indices; where it
+    has none it is one that holds any depth."""
+    depth, dtype = attrs["depth"], types[0].dtype if types[0].dtype in _INDICES else DataType.INT64
+    dtype = DataType.FLOAT if types[1].dtype == DataType.INT32 else dtype
     if isinstance(depth, int):
         depth = np.asarray(depth, dtype.numpy())
     elif dtype != DataType.INT64:

@@ -8,6 +8,7 @@ import pytest
 
 from mugraph.domains import Real
 from mugraph.ops import DESCRIBED_OPSET, NotUnderstood, get_operator
+from mugraph.terms.text import parse_type
 from tests.support.onnx_helpers import foreign, type_of
 from tools.fuzz.conformance import ConformanceCase, cases
 
@@ -40,3 +41,13 @@ def test_there_are_cases_with_indices_from_the_end_and_outside() -> None:
     understood = [inputs for _, inputs, _ in map(_given, CASES.values()) if inputs[0].dtype.kind != "f"]
     assert any((-depth <= indices).any() and (indices < 0).any() for indices, depth, _ in understood)
     assert any((indices >= depth).any() for indices, depth, _ in understood)
+
+
+@pytest.mark.parametrize(
+    ("indices", "values", "dtype"),
+    [("int8[3]", "float[2]", "int64"), ("int32[3]", "float[2]", "int32"), ("int64[3]", "int32[2]", "float32")],
+)
+def test_a_depth_is_written_that_no_index_reaches(indices: str, values: str, dtype: str) -> None:
+    form = get_operator("OneHot").write({"axis": -1, "depth": 1000}, [parse_type(indices), parse_type(values)], DESCRIBED_OPSET)
+    depth = form.inputs[1]
+    assert isinstance(depth, np.ndarray) and depth == 1000 and depth.dtype == dtype
