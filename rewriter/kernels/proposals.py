@@ -337,11 +337,11 @@ class KernelProposals:
         """The candidate after the best kernels in turn, as far as the time allows.
 
         What saves most by itself may need nodes of two that save more together: without each such kernel the others have their
-        turn once more, and what is cheaper stays.
+        turn once more, and what is cheaper stays. Half of the time that is left is kept for what is proposed beside it.
         """
         best, taken = self._turn(moves, candidate, offers, left)
-        waiting, turns = list(taken), 0
-        while waiting and turns < _TURNS and left() >= 0:
+        waiting, turns, kept = list(taken), 0, left() / 2
+        while waiting and turns < _TURNS and left() >= max(kept, 0):
             offer = waiting.pop(0)
             others = [each for each in offers if each is not offer]
             if in_the_way(offer, [each for each in others if each not in taken]):
