@@ -31,17 +31,7 @@ from mugraph.ops.forms import (
 from mugraph.ops.indexing import places_of, read_lookup, slices_at, whole_numbers
 from mugraph.ops.traits import Movement, Traits
 from mugraph.terms.kinds import AttributeKind
-from mugraph.terms.shape import (
-    DataType,
-    Dim,
-    ShapeError,
-    TensorType,
-    Undecided,
-    at_most,
-    normalize_axis,
-    same_dim,
-    same_shape,
-)
+from mugraph.terms.shape import DataType, Dim, ShapeError, TensorType, Undecided, at_most, normalize_axis, same_dim, same_shape
 from mugraph.terms.term import Term
 
 _INDICES = (DataType.INT32, DataType.INT64)

@@ -281,7 +281,7 @@ class BlockFigures:
         return sides
 
     def is_of_four_bits(self, statement: Compute) -> bool:
-        """Whether a thread graph makes half-precision numbers of ones of four bits."""
+        """Whether a thread graph computes with numbers of four bits, and with halves at most beside them."""
         loads = [defined for v in variables([statement.term]) if isinstance(defined := self.block.defined[v.name], Load)]
         types = {self.kernel.tensors[load.tensor].dtype for load in loads}
         return bool(types & NIBBLES) and types <= NIBBLES | {DataType.FLOAT16}

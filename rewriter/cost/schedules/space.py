@@ -11,7 +11,7 @@ from mugraph.domains.base import NIBBLES
 from mugraph.terms.shape import DataType
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures, TileProduct
-from rewriter.cost.schedules.processor import MATRIX
+from rewriter.cost.schedules.processor import MATRIX, WARP
 from rewriter.cost.schedules.tilings import Bools, Tilings
 from rewriter.cost.schedules.times import TimeModel
 
@@ -23,8 +23,8 @@ _LEAST_STREAMED, _MOST_STREAMED_INNER = 2, 4096
 few of them, and all at once (docs/decoding.md, Weights by columns)."""
 _MOST_STREAMED = 1 << 14
 """Entries of the largest tile of a loop without products."""
-_WORD, _WARP = 8, 32
-"""Numbers of four bits that are loaded at once, and threads of a warp."""
+_WORD = 8
+"""Numbers of four bits that are loaded at once."""
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _WARPS = (1, 2, 4, 8, 16)
 _STAGES = (2, 3, 4, 5)
@@ -116,7 +116,7 @@ def _has_words(figures: BlockFigures, schedules: ScheduleArrays) -> Bools:
     if not loads:
         return np.ones(len(schedules), np.bool_)
     entries = [schedules.tilings.entries(figures.block.value_axes[load.name])[schedules.at] for load in loads]
-    return np.asarray((np.max(entries, axis=0) >= _WORD * _WARP * schedules.warps) | (schedules.warps == 1))
+    return np.asarray((np.max(entries, axis=0) >= _WORD * WARP * schedules.warps) | (schedules.warps == 1))
 
 
 def _is_narrow(products: Sequence[TileProduct], axis: str) -> bool:

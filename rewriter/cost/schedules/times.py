@@ -13,7 +13,7 @@ from mugraph.blocks.shown_keys import FEWEST_KEYS, scanned_keys
 from rewriter.cost.devices import Device
 from rewriter.cost.schedules.arrays import ScheduleArrays
 from rewriter.cost.schedules.figures import BlockFigures
-from rewriter.cost.schedules.processor import CLOCK, LANES, LARGE_PRODUCT_WARPS, MATRIX, TALL
+from rewriter.cost.schedules.processor import CLOCK, LANES, LARGE_PRODUCT_WARPS, MATRIX, TALL, WARP
 from rewriter.cost.schedules.tilings import Bools, Floats, Ints
 from rewriter.cost.schedules.work import BlockWork, work_of
 
@@ -51,8 +51,8 @@ _ENTRY, _REDUCED_ENTRY = 2.0, 4.0
 """Instructions of two entries that are multiplied and added, and where a tile's sums are not kept apart until after the loop."""
 _WIDENED, _WIDENED_AT_ONCE = 8.0, 1.0
 """Instructions that make an entry of a narrow float wider: in shared memory, where the pipeline puts it, and in a register."""
-_LAZY, _WARP = 64, 32
-"""Most sums that a thread keeps apart, as the generated code does, and threads of a warp."""
+_LAZY = 64
+"""Most sums that a thread keeps apart, as the generated code does."""
 _SIDE_BY_SIDE = 8
 """Entries that a thread has beside each other. What they are multiplied by one by one is computed by every thread along them."""
 _LOOK = 16
@@ -194,14 +194,14 @@ class TimeModel:
         entrywise = work.entrywise[at]
         late = self.figures.late
         if np.any(entrywise):
-            down, across = (np.clip(extent[at] / _SIDE_BY_SIDE, 1.0, _WARP) for extent in schedules.tilings.product_tile)
+            down, across = (np.clip(extent[at] / _SIDE_BY_SIDE, 1.0, WARP) for extent in schedules.tilings.product_tile)
             if late:
                 across = self._threads_across(schedules)
             rows = np.where(entrywise > 0, np.maximum(across, rows), rows)
             columns = np.where(entrywise > 0, np.maximum(down, columns), columns)
         total = work.scalar[at] + work.rows[at] * rows + work.columns[at] * columns
         if np.any(entrywise):
-            is_kept = self.figures.attends | bool(late) | (entrywise <= _LAZY * _WARP * schedules.warps)
+            is_kept = self.figures.attends | bool(late) | (entrywise <= _LAZY * WARP * schedules.warps)
             total = total + entrywise * np.where(is_kept, _ENTRY, _REDUCED_ENTRY)
         if np.any(work.widened):
             total = total + work.widened[at] * np.where(piped, _WIDENED, _WIDENED_AT_ONCE)
@@ -215,7 +215,7 @@ class TimeModel:
         tilings, at = schedules.tilings, schedules.at
         grain = min(factor.grain for factor in self.figures.late.values())
         along = np.maximum(tilings.entries((self.figures.block.loop,))[at] / grain, 1.0)
-        return np.asarray(np.clip(_WARP * schedules.warps / along, 1.0, tilings.product_tile[1][at]))
+        return np.asarray(np.clip(WARP * schedules.warps / along, 1.0, tilings.product_tile[1][at]))
 
     def _products(self, work: BlockWork, schedules: ScheduleArrays, sharing: _Sharing) -> Floats:
         """Microseconds of a multiprocessor for the products of one block, and for their operands from shared memory."""

@@ -81,8 +81,8 @@ class Accumulators:
     def _grain(self, accumulator: Accumulate) -> int:
         """Neighbours along the loop that are added up before a factor of theirs multiplies the sum."""
         defined = self._tiling.block.defined[accumulator.operands[0]]
-        operands = (defined.left, defined.right) if isinstance(defined, Dot) else ()
-        return next((self._values.late[operand].grain for operand in operands if operand in self._values.late), 1)
+        late = self._values.late_factor(defined) if isinstance(defined, Dot) else None
+        return 1 if late is None else late.grain
 
     def step(self, accumulator: Accumulate) -> None:
         """One iteration: lift and combine."""
@@ -104,7 +104,7 @@ class Accumulators:
 
     def _add_product(self, name: str, dot: Dot, loop: str) -> None:
         values = self._values
-        late = values.late.get(dot.right) or values.late.get(dot.left)
+        late = values.late_factor(dot)
         if late is not None:
             left, right, factor = (values.written[each] for each in (dot.left, dot.right, late.name))
             text, axes = values.products.late(left, right, factor, late.grain, loop)

@@ -74,15 +74,15 @@ class Positions:
         size = self._text.size
         if index.axis is None:
             return size(index.offset)
-        counted = index.axis in grains and index.divide == grains[index.axis] and index.shift == 0
-        if counted:  # beside each other, which no compiler sees in a quotient
-            text = self._counted(index.axis, grains[index.axis])
+        grain = grains.get(index.axis)
+        if grain is not None and grain == index.divide and index.shift == 0:  # which no compiler sees in a quotient
+            text = self._counted(index.axis, grain)
         else:
-            text = self._grains(index.axis, grains[index.axis]) if index.axis in grains else f"{index.axis}_at"
-        if index.shift != 0:
-            text = f"({text} + {size(index.shift)})"
-        if index.divide != 1 and not counted:
-            text = f"({text} // {size(index.divide)})"
+            text = f"{index.axis}_at" if grain is None else self._grains(index.axis, grain)
+            if index.shift != 0:
+                text = f"({text} + {size(index.shift)})"
+            if index.divide != 1:
+                text = f"({text} // {size(index.divide)})"
         if index.modulo is not None:
             text = f"({text} % {size(index.modulo)})"
         if index.offset != 0:

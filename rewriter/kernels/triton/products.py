@@ -141,21 +141,17 @@ class ProductText:
         """
         tiling = self._tiling
         every = tiling.union(a.axes, b.axes, tiling.present((over,)))
-        text = bracketed(self.entrywise(a, b, over, every))
-        if over not in every:
-            return f"{text} * {laid_under(factor.text, factor.axes, every)}", every
-        axis = every.index(over)
-        shape = [tiling[x] for x in every]
+        text, halves = bracketed(self.entrywise(a, b, over, every)), computes_halves(self._kernel)
         if tiling[over] > grain:
-            shape[axis : axis + 1] = [tiling[over] // grain, grain]
-            text, axis = f"tl.reshape({text}, [{', '.join(map(str, shape))}])", axis + 1
-        else:
+            axis = every.index(over) + 1
+            shape = [tiling[x] for x in every]
+            shape[axis - 1 : axis] = [tiling[over] // grain, grain]
+            text = f"tl.reshape({text}, [{', '.join(map(str, shape))}])"
+            # no compiler takes what has another shape for a product of matrices
+            text = f"tl.sum({text}, axis={axis})" if halves else summed(text, axis, len(shape))
+        elif over in every:
+            text = summed(text, every.index(over), len(every), loosely=halves)
             every = tuple(x for x in every if x != over)
-        loosely = computes_halves(self._kernel)
-        if loosely and tiling[over] > grain:  # no compiler takes what has another shape for a product of matrices
-            text = f"tl.sum({text}, axis={axis})"
-        else:
-            text = summed(text, axis, len(shape), loosely=loosely)
         return f"{text} * {laid_under(factor.text, factor.axes, every)}", every
 
     def _operand(self, tile: Tile, storage: DataType, over: str, narrow: DataType) -> str:

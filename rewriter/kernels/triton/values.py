@@ -13,6 +13,7 @@ from mugraph.blocks.statements import Compute, Dot, Extent, Load, MaskTile, Plac
 from mugraph.domains.base import FLOATS, NIBBLES
 from mugraph.terms.shape import DataType, TensorType
 from mugraph.terms.term import Term, variables
+from rewriter.cost.schedules.figures import LateFactor
 from rewriter.kernels.text.analysis import (
     ChosenLoad,
     Update,
@@ -218,6 +219,10 @@ class TileValues:
         """The text of a product of tiles, added to ``total`` where there is one, and its axes."""
         a, b = self.written[dot.left], self.written[dot.right]
         return self.products.of(a, self.storage[dot.left], b, self.storage[dot.right], dot.over, total)
+
+    def late_factor(self, dot: Dot) -> LateFactor | None:
+        """The factor of a product that multiplies a sum of it; a product has one at most."""
+        return self.late.get(dot.right) or self.late.get(dot.left)
 
     def _reduce(self, statement: Reduce) -> None:
         tile = self.floating(statement.operand)
